@@ -1,0 +1,1 @@
+"""A durable job queue and HTTP dispatcher for asyncio services."""

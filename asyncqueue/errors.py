@@ -1,0 +1,93 @@
+"""Every error that asyncqueue raises on purpose.
+
+One base, `AsyncQueueError`; the message is one line that says what is wrong and what to do. Errors about
+an argument are also `ValueError`, as the contract layer promises.
+"""
+
+__all__ = [
+    "AsyncQueueError",
+    "BadAck",
+    "ConfigError",
+    "Conflict",
+    "ForkedProcess",
+    "IllegalTransition",
+    "InvalidJob",
+    "NewerSchema",
+    "NotAQueue",
+    "NotDead",
+    "Permanent",
+    "Retryable",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreError",
+    "StoreFull",
+]
+
+
+class AsyncQueueError(Exception):
+    """Base of all errors raised on purpose by this project."""
+
+
+class Conflict(AsyncQueueError):
+    """The id is taken by a job that differs; `fields` names what differs."""
+
+    def __init__(self, message: str, *, job_id: str = "", fields: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.fields = fields
+
+
+class Retryable(AsyncQueueError):
+    """Raised by a send or a handler: this attempt failed, a later one may succeed."""
+
+
+class Permanent(AsyncQueueError):
+    """Raised by a send or a handler: no later attempt can succeed; the job is dead at once."""
+
+
+class BadAck(AsyncQueueError):
+    """The other side answered, but not with the acknowledgement of this job; its lease is left to run out."""
+
+
+class InvalidJob(AsyncQueueError, ValueError):
+    """A value is outside the documented type or range; nothing was changed."""
+
+
+class NotDead(AsyncQueueError, ValueError):
+    """A redrive named a job that does not exist or is not dead; nothing was changed."""
+
+
+class IllegalTransition(AsyncQueueError, ValueError):
+    """The lifecycle has no such (status, event) pair."""
+
+
+class ConfigError(AsyncQueueError, ValueError):
+    """A setting is missing, unknown, out of range or contradicts another one."""
+
+
+class StoreError(AsyncQueueError):
+    """The store could not do what was asked; nothing of the failed transaction is visible."""
+
+
+class NotAQueue(StoreError):
+    """The path or the database at it is not a queue that this version can open."""
+
+
+class NewerSchema(NotAQueue):
+    """The file was migrated by a newer version; this one refuses to touch it."""
+
+
+class StoreBusy(StoreError):
+    """Other writers held the database for longer than the configured patience."""
+
+
+class StoreFull(StoreError):
+    """The disk (or the quota) has no room; the transaction was rolled back."""
+
+
+class StoreClosed(StoreError):
+    """The store is not open (any more)."""
+
+
+class ForkedProcess(StoreError):
+    """The store was opened before a fork and used in the child; open a new one there instead."""

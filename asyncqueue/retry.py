@@ -1,0 +1,72 @@
+"""When to try again: the contract's `retry_delay` and the product's policy over it."""
+
+import math
+from dataclasses import dataclass
+
+from asyncqueue.errors import ConfigError
+from asyncqueue.job import CONTRACT, Range, check_int
+
+__all__ = ["RetryPolicy", "backoff_ms", "retry_delay"]
+
+_DELAY_MS = Range(1, 60_000)
+_DOUBLINGS_MAX = 62  # 2**62 is beyond every cap in use; a larger exponent only costs memory or overflows
+
+
+def backoff_ms(attempt: int, base_ms: int, cap_ms: int, jitter: float) -> int:
+    """Return floor(min(cap_ms, base_ms * 2**(attempt-1)) * jitter), for any attempt >= 1, without overflow.
+
+    The cap is applied before the ratio, and the exponent is bounded before the power is taken, so the
+    result is within 0..cap_ms for every attempt number.
+    """
+    ceiling = min(cap_ms, base_ms << min(attempt - 1, _DOUBLINGS_MAX))
+    return math.floor(ceiling * jitter)
+
+
+def retry_delay(attempt: int, base_ms: int, cap_ms: int, jitter: float) -> int:
+    """Return the delay in milliseconds before the next try (contract layer).
+
+    `attempt` 1-16, `base_ms` 1-60000, `cap_ms` base_ms-60000, `jitter` a finite int or float 0-1, no bool.
+    Pure: no random numbers, no sleep. Raises `ValueError` for anything else.
+    """
+    check_int("attempt", attempt, CONTRACT.max_attempts)
+    check_int("base_ms", base_ms, _DELAY_MS)
+    check_int("cap_ms", cap_ms, Range(base_ms, _DELAY_MS.high))
+    check_jitter(jitter)
+    return backoff_ms(attempt, base_ms, cap_ms, jitter)
+
+
+def check_jitter(jitter: float) -> None:
+    """Raise `ValueError` unless `jitter` is an exact int or float, finite and within 0..1."""
+    if type(jitter) not in (int, float) or not math.isfinite(jitter) or not 0 <= jitter <= 1:
+        raise ValueError(f"jitter must be a finite number from 0 to 1, not {jitter!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Capped exponential backoff with full jitter; all times in milliseconds.
+
+    `retry_after_cap_ms` bounds what a peer may ask for by Retry-After.
+    """
+
+    base_ms: int = 1_000
+    cap_ms: int = 300_000
+    retry_after_cap_ms: int = 3_600_000
+
+    def __post_init__(self) -> None:
+        """Refuse a policy whose cap is below its base or whose times are not positive."""
+        if not 1 <= self.base_ms <= self.cap_ms:
+            raise ConfigError(f"retry: need 1 <= base_ms <= cap_ms, got {self.base_ms} and {self.cap_ms}")
+        if self.retry_after_cap_ms < 0:
+            raise ConfigError("retry: retry_after_cap_ms must be >= 0")
+
+    def delay_ms(self, attempt: int, jitter: float, retry_after_ms: int | None = None) -> int:
+        """Return the delay before the next try: the backoff, or the peer's capped wish if that is longer.
+
+        `jitter` is a random number from 0 to 1. A wish is spread by up to one `base_ms`, so that many
+        jobs told to come back at one moment do not.
+        """
+        own = backoff_ms(attempt, self.base_ms, self.cap_ms, jitter)
+        if retry_after_ms is None:
+            return own
+        wish = min(max(retry_after_ms, 0), self.retry_after_cap_ms)
+        return max(own, wish) + math.floor(self.base_ms * jitter)

@@ -1,0 +1,37 @@
+"""Let a piece of work run to its end although its caller is cancelled.
+
+Cancelling an `await` on a database driver does not stop the driver: the statement still runs, and a
+transaction may be left open. So a transaction runs in a task of its own, which its caller outwaits.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import anyio
+
+__all__ = ["shielded"]
+
+T = TypeVar("T")
+
+
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end and return its result or raise its error.
+
+    If the caller is cancelled meanwhile (once or often, by anyio or by `Task.cancel`), the work still
+    ends first and the cancellation is raised after it; the work's own result or error is then dropped.
+    Nothing runs on after this function has returned or raised.
+    """
+    task = asyncio.ensure_future(work)
+    cancellation: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):  # else anyio would deliver its cancellation again and again
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                cancellation = error
+    if cancellation is not None:
+        if not task.cancelled():
+            task.exception()  # seen, so that asyncio does not report it as never retrieved
+        raise cancellation
+    return task.result()

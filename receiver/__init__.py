@@ -1,0 +1,1 @@
+"""The idempotent inbox at the other end."""
