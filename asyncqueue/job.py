@@ -26,12 +26,15 @@ __all__ = [
     "NewJob",
     "Range",
     "Redrive",
+    "Release",
+    "Renew",
     "Report",
     "Ticket",
     "check_id",
     "check_int",
     "decode_payload",
     "encode_payload",
+    "printable",
 ]
 
 DEFAULT_QUEUE: Final = "default"
@@ -91,9 +94,7 @@ DEFAULT_LEASE_MS: Final = 30_000
 def check_int(name: str, value: object, allowed: Range) -> None:
     """Raise `InvalidJob` unless `value` is an exact int (no bool) within `allowed`."""
     if value not in allowed:
-        raise InvalidJob(
-            f"{name} must be an integer from {allowed.low} to {allowed.high}, not {brief(value)}"
-        )
+        raise InvalidJob(f"{name} must be an integer from {allowed.low} to {allowed.high}, not {brief(value)}")
 
 
 def check_id(name: str, value: object) -> None:
@@ -106,6 +107,12 @@ def brief(value: object) -> str:
     """Return `value` as at most 60 printable ASCII characters, for messages."""
     text = ascii(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
     return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - stated in the docstring
+
+
+def printable(text: str, chars_max: int = 500) -> str:
+    """Return `text` as one line: control, bidi and surrogate characters escaped, cut to `chars_max`."""
+    clean = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[:chars_max])
+    return clean[:chars_max]
 
 
 def encode_payload(payload: Any) -> str | None:
@@ -220,7 +227,6 @@ class FailedAttempt:
     error: str
     certainty: str = "unknown"
     http_status: int | None = None
-    started_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +253,23 @@ class Report:
     def permanent(cls, ticket: Ticket, failure: FailedAttempt | None = None) -> "Report":
         """Report that no later attempt can succeed: the job is dead."""
         return cls(ticket, "permanent", 0, failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give a lease back: the attempt is refunded, the token is not, and the job waits for `delay_ms`."""
+
+    ticket: Ticket
+    delay_ms: int = 0
+    failure: FailedAttempt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Push a held lease out to `lease_ms` from now, never past the deadline."""
+
+    ticket: Ticket
+    lease_ms: int
 
 
 @dataclass(frozen=True, slots=True)

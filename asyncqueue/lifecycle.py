@@ -148,16 +148,12 @@ def _refund(facts: Facts, at: _Moment) -> Facts:
 
 
 def _fresh_budget(facts: Facts, at: _Moment) -> Facts:
-    return replace(
-        facts, attempts=0, available_at=at.now_ms, deadline=at.now_ms + at.span_ms, lease_until=None
-    )
+    return replace(facts, attempts=0, available_at=at.now_ms, deadline=at.now_ms + at.span_ms, lease_until=None)
 
 
 _STALE = Rule("the lease is gone: the report is stale, nothing changes", _lease_gone, None)
 _DIES_OF_TIME = Rule("its deadline has passed", _out_of_time, Status.DEAD, Reason.DEADLINE, _drop_lease)
-_DIES_OF_ATTEMPTS = Rule(
-    "its attempts are used up", _out_of_attempts, Status.DEAD, Reason.EXHAUSTED, _drop_lease
-)
+_DIES_OF_ATTEMPTS = Rule("its attempts are used up", _out_of_attempts, Status.DEAD, Reason.EXHAUSTED, _drop_lease)
 _TAKEN = Rule("attempt and token rise by 1", _always, Status.LEASED, None, _take)
 
 TRANSITIONS: Final[Mapping[tuple[Status, Event], tuple[Rule, ...]]] = {

@@ -1,12 +1,23 @@
 """When to try again: the contract's `retry_delay` and the product's policy over it."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from asyncqueue.errors import ConfigError
-from asyncqueue.job import CONTRACT, Range, check_int
+from asyncqueue.job import CONTRACT, FailedAttempt, Range, Release, Report, Ticket, check_int
 
-__all__ = ["RetryPolicy", "backoff_ms", "retry_delay"]
+__all__ = [
+    "Certainty",
+    "Outcome",
+    "RetryPolicy",
+    "Verdict",
+    "backoff_ms",
+    "check_jitter",
+    "decide",
+    "retry_delay",
+]
 
 _DELAY_MS = Range(1, 60_000)
 _DOUBLINGS_MAX = 62  # 2**62 is beyond every cap in use; a larger exponent only costs memory or overflows
@@ -70,3 +81,58 @@ class RetryPolicy:
             return own
         wish = min(max(retry_after_ms, 0), self.retry_after_cap_ms)
         return max(own, wish) + math.floor(self.base_ms * jitter)
+
+
+class Verdict(StrEnum):
+    """What an attempt means for its job."""
+
+    OK = "ok"
+    RETRY = "retry"
+    PERMANENT = "permanent"
+    HOLD = "hold"  # the endpoint's fault: the job goes back unburnt and the endpoint rests
+    LEAVE = "leave"  # nobody can tell: the lease is left to run out, as the contract says
+
+
+class Certainty(StrEnum):
+    """What is known of the effect at the other side."""
+
+    NOT_SENT = "not-sent"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+    ACCEPTED = "accepted"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one attempt ended; `error` is one line for humans, `retry_after_ms` the peer's wish."""
+
+    verdict: Verdict
+    certainty: Certainty = Certainty.UNKNOWN
+    error: str = ""
+    http_status: int | None = None
+    retry_after_ms: int | None = None
+
+    def failure(self) -> FailedAttempt:
+        """Return what the history keeps of this attempt."""
+        return FailedAttempt(self.error, self.certainty, self.http_status)
+
+
+ACCEPTED = Outcome(Verdict.OK, Certainty.ACCEPTED)
+
+
+def decide(
+    ticket: Ticket, outcome: Outcome, policy: RetryPolicy, rng: Callable[[], float]
+) -> Report | Release | None:
+    """Return what to tell the store about an attempt, or None to leave the lease alone. Pure but for `rng`."""
+    match outcome.verdict:
+        case Verdict.OK:
+            return Report.ok(ticket)
+        case Verdict.RETRY:
+            delay_ms = policy.delay_ms(ticket.attempt, rng(), outcome.retry_after_ms)
+            return Report.retry(ticket, delay_ms, outcome.failure())
+        case Verdict.PERMANENT:
+            return Report.permanent(ticket, outcome.failure())
+        case Verdict.HOLD:
+            return Release(ticket, policy.delay_ms(1, rng(), outcome.retry_after_ms), outcome.failure())
+        case Verdict.LEAVE:
+            return None

@@ -1,0 +1,294 @@
+"""One SQLite file as a durable product needs it: who may write when, and what happens if they cannot.
+
+`Database` owns a write connection with one lock per transaction, a read connection and the gate. Callers
+never see "locked": a busy database is retried with jitter for as long as `patience_ms`, then `StoreBusy`.
+Errors of the driver are translated here, once.
+"""
+
+import asyncio
+import os
+import random
+import sqlite3
+import stat
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import aiosqlite
+import anyio
+
+from asyncqueue.errors import (
+    ConfigError,
+    ForkedProcess,
+    NotAQueue,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+)
+from asyncqueue.stores.shield import shielded
+from asyncqueue.stores.sqlite import statements
+from asyncqueue.stores.sqlite.gate import Gate
+
+__all__ = ["Database", "Journal", "Profile", "check_path", "has_wal_reset_bug", "translated"]
+
+T = TypeVar("T")
+Journal = Literal["delete", "wal"]
+Work = Callable[[aiosqlite.Connection], Awaitable[T]]
+
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_HOP_TIMEOUT_S: Final = 0.05  # how long one hop may block the driver's thread on a busy database
+_PAUSE_S: Final = 0.02
+_PRIVATE: Final = 0o600
+_WAL_FIXED: Final = (3, 51, 3)
+_WAL_BACKPORTS: Final = (((3, 50, 7), (3, 51, 0)), ((3, 44, 6), (3, 45, 0)))
+
+
+def has_wal_reset_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info[:3]) -> bool:
+    """Tell whether this SQLite can corrupt a WAL database that several connections write (sqlite.org/wal.html)."""
+    return version < _WAL_FIXED and not any(low <= version < high for low, high in _WAL_BACKPORTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How durable, how patient.
+
+    `journal="delete"` runs with synchronous=EXTRA: FULL can lose the last acknowledged commit at a power
+    cut, since it never syncs the directory after the journal's unlink. `journal="wal"` runs with FULL and is
+    refused on builds with the WAL-reset bug unless `force_wal`. `patience_ms` bounds all waiting for the
+    write turn.
+    """
+
+    journal: Journal = "delete"
+    patience_ms: int = 10_000
+    force_wal: bool = False
+
+    def check(self) -> None:
+        """Raise `ConfigError` for an unknown journal, no patience, or WAL on a build with the bug."""
+        if self.journal not in ("delete", "wal"):
+            raise ConfigError(f"journal must be 'delete' or 'wal', not {self.journal!r}")
+        if self.patience_ms < 1:
+            raise ConfigError("patience_ms must be at least 1")
+        if self.journal == "wal" and has_wal_reset_bug() and not self.force_wal:
+            version = sqlite3.sqlite_version
+            raise ConfigError(f"SQLite {version} has the WAL-reset bug: use journal='delete' or force_wal=True")
+
+
+def check_path(path: str | os.PathLike[str], *, create: bool) -> Path:
+    """Return `path` if a database may be opened there, by `stat` alone.
+
+    An existing database is never opened and closed to look at it: that would drop this process's locks on
+    it. Raises `NotAQueue` for a directory, device, hard link or read-only file, a missing folder, and a
+    missing file unless `create`.
+    """
+    where = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links that may dangle
+    try:
+        found = where.stat()
+    except FileNotFoundError:
+        if not create:
+            raise NotAQueue(f"{path}: no such file") from None
+        if not where.parent.is_dir():
+            raise NotAQueue(f"{path}: the folder {where.parent} does not exist") from None
+        return where
+    except OSError as error:
+        raise NotAQueue(f"{path}: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise NotAQueue(f"{path}: not a regular file")
+    if found.st_nlink > 1:
+        raise NotAQueue(f"{path}: has {found.st_nlink} hard links; its locks and journal would be split")
+    if not found.st_mode & 0o222 or not os.access(where, os.W_OK):
+        raise NotAQueue(f"{path}: is read-only")
+    return where
+
+
+def translated(error: sqlite3.Error, path: Path) -> Exception:
+    """Return the typed error for a driver error; the message is one line."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _BUSY:
+        return StoreBusy(f"{path}: other writers hold the database; try again later")
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFull(f"{path}: no room left on the disk; nothing was changed")
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return NotAQueue(f"{path}: not a queue database ({error})")
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        return NotAQueue(f"{path}: cannot be written ({error})")
+    return StoreError(f"{path}: {error}")
+
+
+class Database:
+    """An open SQLite file; made by `Database.open`, ended by `close`, usable only in the process that opened it."""
+
+    def __init__(self, path: Path, profile: Profile) -> None:
+        self.path = path
+        self.profile = profile
+        self.busy_retries = 0
+        self._pid = os.getpid()
+        self._turn = anyio.Lock()
+        self._gate = Gate(path)
+        self._writer: aiosqlite.Connection | None = None
+        self._reader: aiosqlite.Connection | None = None
+
+    @classmethod
+    async def open(
+        cls, path: str | os.PathLike[str], profile: Profile, migrate: Work[None], *, create: bool = True
+    ) -> "Database":
+        """Open (and with `create` make) the file, then run `migrate` in one write transaction.
+
+        New files are private (0600). Raises `NotAQueue`, `ConfigError`, `StoreBusy`; leaves nothing open then.
+        """
+        profile.check()
+        where = check_path(path, create=create)
+        return await shielded(cls._open(where, profile, migrate))
+
+    @classmethod
+    async def _open(cls, where: Path, profile: Profile, migrate: Work[None]) -> "Database":
+        _create_private(where)
+        database = cls(where, profile)
+        try:
+            database._writer = await database._connect()
+            await database.write(migrate)
+            database._reader = await database._connect()
+        except BaseException:
+            await database._close()
+            raise
+        return database
+
+    async def write(self, work: Work[T]) -> T:
+        """Run `work` in one write transaction of its own and return its result.
+
+        Everything `work` did is committed, or nothing is. Waiting for the turn can be cancelled; once BEGIN
+        has run the transaction ends first, and a cancellation is raised after it (its outcome is then unknown
+        to the caller). Raises `StoreBusy` after `patience_ms`, `StoreFull`, `StoreError`.
+        """
+        self._check_usable()
+        patient_until = time.monotonic() + self.profile.patience_ms / 1000
+        async with self._turn:
+            await self._enter_gate(patient_until)
+            try:
+                return await shielded(self._transaction(work, patient_until))
+            finally:
+                self._gate.leave()
+
+    async def read(self, sql: str, parameters: Iterable[Any] | dict[str, Any] = ()) -> list[Any]:
+        """Return all rows of one SELECT, a consistent moment of its own. Raises as `write` does."""
+        self._check_usable()
+        patient_until = time.monotonic() + self.profile.patience_ms / 1000
+        reader = self._reader
+        if reader is None:
+            raise StoreClosed(f"{self.path}: is closed")
+        return list(await self._patiently(lambda: reader.execute_fetchall(sql, parameters), patient_until))
+
+    async def data_version(self) -> int:
+        """Return a number that changes when another connection has committed; takes no lock."""
+        rows = await self.read(statements.DATA_VERSION)
+        return int(rows[0][0])
+
+    async def close(self) -> None:
+        """Close both connections and the gate; a transaction that runs is waited for. May be called again."""
+        self._check_process()
+        await shielded(self._close())
+
+    async def _close(self) -> None:
+        async with self._turn:
+            writer, self._writer = self._writer, None
+            reader, self._reader = self._reader, None
+        try:
+            if reader is not None:
+                await reader.close()
+        finally:
+            if writer is not None:
+                await writer.close()
+            self._gate.close()
+
+    async def _connect(self) -> aiosqlite.Connection:
+        try:
+            connection = await aiosqlite.connect(self.path, isolation_level=None, timeout=_HOP_TIMEOUT_S)
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
+        try:
+            until = time.monotonic() + self.profile.patience_ms / 1000
+            for pragma in statements.PRAGMAS[self.profile.journal]:
+                await self._patiently(lambda pragma=pragma: connection.execute_fetchall(pragma), until)  # type: ignore[misc]
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _transaction(self, work: Work[T], patient_until: float) -> T:
+        writer = await self._healthy_writer()
+        try:
+            await self._patiently(lambda: writer.execute_fetchall(statements.BEGIN), patient_until)
+            result = await work(writer)
+            # A reader with an open cursor makes COMMIT fail "locked" and leaves the transaction open: again.
+            await self._patiently(lambda: writer.execute_fetchall(statements.COMMIT), patient_until)
+        except BaseException as error:
+            await self._roll_back(writer)
+            if isinstance(error, sqlite3.Error):
+                raise translated(error, self.path) from error
+            raise
+        return result
+
+    async def _healthy_writer(self) -> aiosqlite.Connection:
+        """Return the write connection; a new one if the old one could not even be rolled back."""
+        self._check_usable()
+        writer = self._writer
+        if writer is None:
+            raise StoreClosed(f"{self.path}: is closed")
+        if writer.in_transaction:
+            self._writer = None
+            await writer.close()
+            writer = self._writer = await self._connect()
+        return writer
+
+    async def _roll_back(self, writer: aiosqlite.Connection) -> None:
+        # No-op without a transaction. If it fails, the next write finds the transaction open and reconnects.
+        try:
+            await writer.rollback()
+        except (sqlite3.Error, ValueError):
+            return
+
+    async def _patiently(self, hop: Callable[[], Awaitable[T]], patient_until: float) -> T:
+        while True:
+            try:
+                return await hop()
+            except sqlite3.Error as error:
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if code not in _BUSY or time.monotonic() >= patient_until:
+                    raise translated(error, self.path) from error
+            except ValueError as error:  # the driver's word for a closed connection
+                raise StoreClosed(f"{self.path}: is closed") from error
+            self.busy_retries += 1
+            await asyncio.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311 - jitter, not a secret
+
+    async def _enter_gate(self, patient_until: float) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, patient_until - time.monotonic())):
+                await self._gate.enter()
+        except TimeoutError:
+            raise StoreBusy(f"{self.path}: other processes held the write turn for too long") from None
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedProcess(f"{self.path}: opened before a fork; open it again in the child process")
+
+    def _check_usable(self) -> None:
+        self._check_process()
+        if self._writer is None:
+            raise StoreClosed(f"{self.path}: is closed")
+
+
+def _create_private(path: Path) -> None:
+    """Make an empty 0600 file and sync its folder, unless something is there already."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, _PRIVATE))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise NotAQueue(f"{path}: cannot be created ({error.strerror})") from None
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
