@@ -8,10 +8,16 @@ not begun.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
-__all__ = ["Batcher"]
+from asyncqueue.errors import Conflict, NotDead
+from asyncqueue.job import LeasedJob, NewJob, Redrive, Release, Renew, Report
+from asyncqueue.lifecycle import Status
+from asyncqueue.stores.base import Claim, Store, Transaction
+
+__all__ = ["BatchedStore", "Batcher"]
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
@@ -21,7 +27,8 @@ Answer = TypeVar("Answer")
 class _Waiting(Generic[Request, Answer]):
     request: Request
     weight: int
-    answer: "asyncio.Future[Answer]" = field(repr=False)
+    answer: "asyncio.Future[Answer]"
+    undelivered: Callable[[Answer], None] | None = None
 
 
 class Batcher(Generic[Request, Answer]):
@@ -42,13 +49,39 @@ class Batcher(Generic[Request, Answer]):
         self._waiting: deque[_Waiting[Request, Answer]] = deque()
         self._worker: asyncio.Task[None] | None = None
 
-    async def submit(self, request: Request, weight: int = 1) -> Answer:
-        """Return the answer to `request` from the batch that takes it, or raise its error."""
-        entry: _Waiting[Request, Answer] = _Waiting(request, weight, asyncio.get_running_loop().create_future())
+    async def submit(
+        self, request: Request, weight: int = 1, undelivered: Callable[[Answer], None] | None = None
+    ) -> Answer:
+        """Return the answer to `request` from the batch that takes it, or raise its error.
+
+        `undelivered` gets the answer if the caller was cancelled when its batch had begun.
+        """
+        entry = self._add(request, weight, undelivered)
+        try:
+            return await entry.answer
+        except asyncio.CancelledError:
+            if (
+                undelivered
+                and entry.answer.done()
+                and not entry.answer.cancelled()
+                and not entry.answer.exception()
+            ):
+                undelivered(entry.answer.result())
+            raise
+
+    def post(self, request: Request, weight: int = 1) -> None:
+        """Let `request` run in a batch without waiting for its answer; `settle` waits for it."""
+        self._add(request, weight, None).answer.add_done_callback(_seen)
+
+    def _add(
+        self, request: Request, weight: int, undelivered: Callable[[Answer], None] | None
+    ) -> _Waiting[Request, Answer]:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        entry = _Waiting(request, weight, answer, undelivered)
         self._waiting.append(entry)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work(), name="asyncqueue-batches")
-        return await entry.answer
+        return entry
 
     async def settle(self) -> None:
         """Wait until nothing is under way or waiting."""
@@ -89,8 +122,87 @@ class Batcher(Generic[Request, Answer]):
             answers = [error] * len(batch)
         for entry, answer in zip(batch, answers, strict=True):
             if entry.answer.done():
+                if entry.undelivered and not isinstance(answer, Exception):
+                    entry.undelivered(answer)
                 continue
             if isinstance(answer, Exception):
                 entry.answer.set_exception(answer)
             else:
                 entry.answer.set_result(answer)
+
+
+def _seen(answer: "asyncio.Future[Any]") -> None:
+    """Take note of an error that nobody waits for, so that asyncio does not report it."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One caller's request: a verb and its items."""
+
+    verb: str
+    items: Sequence[Any]
+
+
+class BatchedStore:
+    """The verbs of a store, where whoever waits at the same moment shares one transaction, whatever the verb.
+
+    Reports go before claims, so a finish and the claim that refills its slot cost one commit together.
+    """
+
+    _ORDER = ("enqueue", "finish", "renew", "release", "redrive", "claim")
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._batcher: Batcher[_Call, list[Any]] = Batcher(self._run)
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict]:
+        """See `stores.base.Transaction`."""
+        return await self._batcher.submit(_Call("enqueue", jobs), len(jobs))
+
+    async def claim(self, claim: Claim) -> list[LeasedJob]:
+        """See `stores.base.Transaction`. A caller cancelled too late to be withdrawn has its leases released."""
+        return await self._batcher.submit(_Call("claim", (claim,)), claim.limit, self._give_back)
+
+    async def finish(self, reports: Sequence[Report]) -> list[Status | None]:
+        """See `stores.base.Transaction`."""
+        return await self._batcher.submit(_Call("finish", reports), len(reports))
+
+    async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
+        """See `stores.base.Transaction`."""
+        return await self._batcher.submit(_Call("renew", renewals), len(renewals))
+
+    async def release(self, releases: Sequence[Release]) -> list[bool]:
+        """See `stores.base.Transaction`."""
+        return await self._batcher.submit(_Call("release", releases), len(releases))
+
+    async def redrive(self, redrives: Sequence[Redrive]) -> list[bool | NotDead]:
+        """See `stores.base.Transaction`."""
+        return await self._batcher.submit(_Call("redrive", redrives), len(redrives))
+
+    async def settle(self) -> None:
+        """Wait until nothing is under way."""
+        await self._batcher.settle()
+
+    def _give_back(self, leased: list[LeasedJob]) -> None:
+        self._batcher.post(_Call("release", [Release(job) for job in leased]), len(leased))
+
+    async def _run(self, calls: Sequence[_Call]) -> list[list[Any]]:
+        answers: dict[int, list[Any]] = {}
+
+        async def work(transaction: Transaction) -> None:
+            answers.clear()
+            for verb in self._ORDER:
+                mine = [(place, call) for place, call in enumerate(calls) if call.verb == verb]
+                if verb == "claim":
+                    for place, call in mine:
+                        answers[place] = await transaction.claim(call.items[0])
+                elif mine:
+                    merged = [item for _place, call in mine for item in call.items]
+                    rest = iter(await getattr(transaction, verb)(merged))
+                    for place, call in mine:
+                        answers[place] = list(islice(rest, len(call.items)))
+
+        await self.store.write(work)
+        return [answers[place] for place in range(len(calls))]

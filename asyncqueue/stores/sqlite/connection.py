@@ -118,7 +118,7 @@ def translated(error: sqlite3.Error, path: Path) -> Exception:
 
 
 class Database:
-    """An open SQLite file; made by `Database.open`, ended by `close`, usable only in the process that opened it."""
+    """An open SQLite file; made by `open`, ended by `close`, usable only in the process that opened it."""
 
     def __init__(self, path: Path, profile: Profile) -> None:
         self.path = path

@@ -1,8 +1,39 @@
-"""Every SQL statement of the SQLite store, in the order of a job's life."""
+"""Every SQL statement of the SQLite store, in the order of a job's life.
+
+Sets travel as one JSON array per statement (`json_each`), so a set costs one hop to the driver's thread.
+`:now` is the transaction's time in milliseconds.
+"""
 
 from typing import Final
 
-__all__ = ["BEGIN", "COMMIT", "DATA_VERSION", "PRAGMAS"]
+__all__ = [
+    "BEGIN",
+    "CLAIM",
+    "COMMIT",
+    "DATA_VERSION",
+    "ENQUEUE",
+    "EXISTING",
+    "FINISH",
+    "GET",
+    "HISTORY_APPEND",
+    "LIST",
+    "LOOK",
+    "LOST",
+    "NEXT_DUE",
+    "PICK",
+    "PRAGMAS",
+    "REDRIVE",
+    "REDRIVE_AUDIT",
+    "RELEASE",
+    "RENEW",
+    "SCHEMA_MARK",
+    "SCHEMA_STATE",
+    "STATS",
+    "SWEEP",
+    "SWEEPABLE",
+]
+
+# --- connection and schema ---------------------------------------------------------------------------
 
 PRAGMAS: Final = {
     "delete": ("PRAGMA journal_mode=DELETE", "PRAGMA synchronous=EXTRA"),
@@ -11,3 +42,233 @@ PRAGMAS: Final = {
 BEGIN: Final = "BEGIN IMMEDIATE"
 COMMIT: Final = "COMMIT"
 DATA_VERSION: Final = "PRAGMA data_version"
+
+SCHEMA_STATE: Final = """
+SELECT (SELECT user_version FROM pragma_user_version),
+       (SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'),
+       (SELECT group_concat(name) FROM pragma_table_info('jobs')),
+       (SELECT group_concat(name) FROM pragma_table_info('redrives'))
+"""
+SCHEMA_MARK: Final = "PRAGMA user_version = 2"
+
+# --- enqueue -----------------------------------------------------------------------------------------
+
+ENQUEUE: Final = """
+INSERT INTO jobs (id, qty, status, attempts, max_attempts, token, available_at, deadline,
+                  queue, kind, payload, priority, created_at)
+SELECT value ->> 0, value ->> 1, 'pending', 0, value ->> 2, 0, :now + (value ->> 3), :now + (value ->> 4),
+       value ->> 5, value ->> 6, value ->> 7, value ->> 8, :now
+FROM json_each(:jobs) WHERE true
+ON CONFLICT (id) DO NOTHING
+RETURNING id
+"""
+EXISTING: Final = """
+SELECT id, qty, queue, kind, payload FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))
+"""
+
+# --- claim -------------------------------------------------------------------------------------------
+
+# Live jobs that must die instead, and why; split so that each part has its own partial index.
+SWEEPABLE: Final = """
+SELECT seq, 'deadline' AS reason FROM jobs INDEXED BY jobs_deadline
+WHERE status IN ('pending','leased') AND deadline <= :now AND (status = 'pending' OR lease_until <= :now)
+UNION ALL
+SELECT seq, 'exhausted' FROM jobs INDEXED BY jobs_spent
+WHERE status IN ('pending','leased') AND attempts >= max_attempts AND deadline > :now
+  AND (status = 'pending' OR lease_until <= :now)
+"""
+
+# The first :limit eligible jobs of one queue, in order. `walk` visits the (priority, coarse bucket) pairs that
+# hold live jobs by one seek each; a coarse bucket in which nothing is due is skipped by one more; inside one,
+# each of its 128 fine buckets is a range of the fine index. A fine bucket holds at most 128 rows, so the first
+# limit+127 rows in bucket order contain the first :limit rows in seq order.
+PICK: Final = """
+WITH RECURSIVE
+walk(p, b) AS (
+  SELECT priority, bucket FROM (
+    SELECT priority, seq >> 14 AS bucket FROM jobs INDEXED BY jobs_walk_coarse
+    WHERE status IN ('pending','leased') AND queue = :queue ORDER BY priority DESC, seq >> 14 LIMIT 1)
+  UNION ALL
+  SELECT
+    ifnull(
+      (SELECT p FROM jobs INDEXED BY jobs_walk_coarse
+       WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 > b LIMIT 1),
+      (SELECT priority FROM jobs INDEXED BY jobs_walk_coarse
+       WHERE status IN ('pending','leased') AND queue = :queue AND priority < p ORDER BY priority DESC LIMIT 1)),
+    ifnull(
+      (SELECT seq >> 14 FROM jobs INDEXED BY jobs_walk_coarse
+       WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 > b
+       ORDER BY seq >> 14 LIMIT 1),
+      -1)
+  FROM walk WHERE p IS NOT NULL
+),
+offsets(i) AS (VALUES (0) UNION ALL SELECT i + 1 FROM offsets WHERE i < 127)
+SELECT seq, priority, status FROM (
+  SELECT j.seq, j.priority, j.status
+  FROM walk CROSS JOIN offsets CROSS JOIN jobs AS j INDEXED BY jobs_walk_fine
+  WHERE b >= 0
+    AND (SELECT CASE status WHEN 'pending' THEN available_at ELSE lease_until END
+         FROM jobs INDEXED BY jobs_walk_coarse
+         WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 = b
+           AND CASE status WHEN 'pending' THEN available_at ELSE lease_until END IS NOT NULL
+         ORDER BY CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1) <= :now
+    AND j.status IN ('pending','leased') AND j.queue = :queue AND j.priority = p
+    AND j.seq >> 7 = (b << 7) + i
+    AND CASE j.status WHEN 'pending' THEN j.available_at ELSE j.lease_until END <= :now
+    AND j.deadline > :now AND j.attempts < j.max_attempts
+  LIMIT :limit + 127)
+ORDER BY priority DESC, seq LIMIT :limit
+"""
+
+# What a claim must know first, in one hop: jobs to sweep (at most :sweep) and the queues with live jobs that
+# are not paused.
+LOOK: Final = f"""
+WITH RECURSIVE names(name) AS (
+  SELECT min(queue) FROM jobs INDEXED BY jobs_walk_coarse WHERE status IN ('pending','leased')
+  UNION ALL
+  SELECT (SELECT min(queue) FROM jobs INDEXED BY jobs_walk_coarse
+          WHERE status IN ('pending','leased') AND queue > name)
+  FROM names WHERE name IS NOT NULL
+)
+SELECT name, NULL AS seq FROM names
+WHERE name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM queues WHERE queues.name = names.name AND paused)
+UNION ALL
+SELECT NULL, seq FROM (SELECT seq FROM ({SWEEPABLE}) LIMIT :sweep)
+"""  # noqa: S608 - a constant, joined from a constant
+
+CLAIM: Final = """
+UPDATE jobs SET status = 'leased', attempts = attempts + 1, token = token + 1, owner = :owner,
+  lease_until = min(:now + :lease_ms, deadline), reason = NULL
+WHERE seq IN (SELECT value FROM json_each(:seqs))
+RETURNING id, qty, owner, token, attempts, lease_until, queue, kind, payload, priority, max_attempts, deadline,
+  :lease_ms, seq
+"""
+
+SWEEP: Final = """
+UPDATE jobs SET status = 'dead', owner = NULL, lease_until = NULL, finished_at = :now,
+  reason = CASE WHEN deadline <= :now THEN 'deadline' ELSE 'exhausted' END,
+  last_error = ifnull(last_error,
+    CASE WHEN status = 'leased' AND deadline > :now THEN 'lease lost on last attempt' END)
+WHERE seq IN (SELECT value FROM json_each(:seqs))
+RETURNING id
+"""
+
+# The attempts that end without a report, since their lease is taken away.
+LOST: Final = """
+INSERT INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error)
+SELECT id, token, attempts, owner, :now, 'lost', 'unknown', 'lease ran out without a report' FROM jobs
+WHERE status = 'leased' AND seq IN (SELECT value FROM json_each(:seqs))
+"""
+
+# --- reports -----------------------------------------------------------------------------------------
+
+_TICKET: Final = """
+jobs.id = item.value ->> 0 AND jobs.status = 'leased' AND jobs.token = item.value ->> 1
+  AND jobs.qty = item.value ->> 2 AND jobs.owner = item.value ->> 3 AND jobs.attempts = item.value ->> 4
+"""
+
+_AGAIN: Final = """
+(item.value ->> 5 = 'retry' AND attempts < max_attempts AND :now + (item.value ->> 6) < deadline)
+"""
+
+FINISH: Final = f"""
+UPDATE jobs SET
+  status = CASE WHEN {_AGAIN} THEN 'pending' WHEN item.value ->> 5 = 'ok' THEN 'done' ELSE 'dead' END,
+  reason = CASE WHEN {_AGAIN} THEN 'retry' WHEN item.value ->> 5 = 'ok' THEN NULL
+    WHEN item.value ->> 5 = 'permanent' THEN 'permanent'
+    WHEN attempts >= max_attempts THEN 'exhausted' ELSE 'deadline' END,
+  available_at = CASE WHEN {_AGAIN} THEN :now + (item.value ->> 6) ELSE :now END,
+  finished_at = CASE WHEN {_AGAIN} THEN NULL ELSE :now END,
+  last_error = ifnull(item.value ->> 7, last_error), owner = NULL, lease_until = NULL
+FROM json_each(:items) AS item
+WHERE {_TICKET} AND (:late OR :now < jobs.lease_until)
+RETURNING id, status
+"""  # noqa: S608 - a constant, joined from constants
+
+RENEW: Final = f"""
+UPDATE jobs SET lease_until = min(max(lease_until, :now + (item.value ->> 5)), deadline)
+FROM json_each(:items) AS item
+WHERE {_TICKET} AND :now < jobs.lease_until
+RETURNING id, lease_until
+"""  # noqa: S608 - a constant, joined from a constant
+
+RELEASE: Final = f"""
+UPDATE jobs SET status = 'pending', attempts = attempts - 1, available_at = :now + (item.value ->> 5),
+  owner = NULL, lease_until = NULL, reason = NULL, last_error = ifnull(item.value ->> 6, last_error)
+FROM json_each(:items) AS item
+WHERE {_TICKET} AND :now < jobs.lease_until
+RETURNING id, status
+"""  # noqa: S608 - a constant, joined from a constant
+
+HISTORY_APPEND: Final = """
+INSERT INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error, http_status)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :now, value ->> 4, value ->> 5, value ->> 6, value ->> 7
+FROM json_each(:rows)
+"""
+
+# --- redrive -----------------------------------------------------------------------------------------
+
+REDRIVE_AUDIT: Final = """
+INSERT INTO redrives (id, token, at_ms, note, actor, reason_before, attempts_before)
+SELECT jobs.id, jobs.token, :now, item.value ->> 2, item.value ->> 3, jobs.reason, jobs.attempts
+FROM json_each(:items) AS item CROSS JOIN jobs ON jobs.id = item.value ->> 0
+WHERE jobs.status = 'dead'
+"""
+REDRIVE: Final = """
+UPDATE jobs SET status = 'pending', attempts = 0, available_at = :now, deadline = :now + (item.value ->> 1),
+  owner = NULL, lease_until = NULL, reason = NULL, finished_at = NULL
+FROM json_each(:items) AS item
+WHERE jobs.id = item.value ->> 0 AND jobs.status = 'dead'
+RETURNING id
+"""
+
+# --- reading -----------------------------------------------------------------------------------------
+
+_COLUMNS: Final = """seq, id, qty, status, attempts, max_attempts, token, available_at, deadline, owner,
+  lease_until, reason, queue, kind, payload, priority, created_at, finished_at, last_error"""
+
+GET: Final = f"SELECT {_COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))"  # noqa: S608 - constants
+
+LIST: Final = f"""
+SELECT {_COLUMNS} FROM jobs
+WHERE seq > :after_seq AND (:status IS NULL OR status = :status) AND (:queue IS NULL OR queue = :queue)
+  AND (:kind IS NULL OR kind = :kind) AND (:reason IS NULL OR reason = :reason)
+ORDER BY seq LIMIT :limit
+"""  # noqa: S608 - a constant, joined from a constant
+
+STATS: Final = """
+SELECT queue, status, count(*),
+  sum(status = 'pending' AND available_at <= :now), sum(status = 'leased' AND lease_until <= :now),
+  min(CASE WHEN status = 'pending' AND available_at <= :now THEN available_at END),
+  (SELECT count(*) FROM redrives)
+FROM jobs GROUP BY queue, status
+"""
+
+# The smallest due time over all coarse buckets that hold live jobs: two seeks a bucket.
+NEXT_DUE: Final = """
+WITH RECURSIVE walk(q, p, b, due) AS (
+  SELECT queue, priority, bucket, due FROM (
+    SELECT queue, priority, seq >> 14 AS bucket,
+      CASE status WHEN 'pending' THEN available_at ELSE lease_until END AS due
+    FROM jobs INDEXED BY jobs_walk_coarse WHERE status IN ('pending','leased')
+    ORDER BY queue, priority DESC, seq >> 14,
+      CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1)
+  UNION ALL
+  SELECT nxt.queue, nxt.priority, nxt.seq >> 14,
+    CASE nxt.status WHEN 'pending' THEN nxt.available_at ELSE nxt.lease_until END
+  FROM walk CROSS JOIN jobs AS nxt
+  WHERE nxt.seq = ifnull(
+    (SELECT seq FROM jobs INDEXED BY jobs_walk_coarse
+     WHERE status IN ('pending','leased') AND queue = q AND priority = p AND seq >> 14 > b
+     ORDER BY seq >> 14, CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1),
+    ifnull(
+    (SELECT seq FROM jobs INDEXED BY jobs_walk_coarse
+     WHERE status IN ('pending','leased') AND queue = q AND priority < p
+     ORDER BY priority DESC, seq >> 14, CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1),
+    (SELECT seq FROM jobs INDEXED BY jobs_walk_coarse
+     WHERE status IN ('pending','leased') AND queue > q
+     ORDER BY queue, priority DESC, seq >> 14,
+       CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1)))
+)
+SELECT min(due) FROM walk
+"""

@@ -1,0 +1,69 @@
+"""Bringing a file to the current schema: all steps in one write transaction, or none."""
+
+import sqlite3
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import aiosqlite
+
+from asyncqueue.errors import NewerSchema, NotAQueue
+from asyncqueue.stores.sqlite import statements
+
+__all__ = ["CONTRACT_SCRIPT", "PRODUCT_SCRIPT", "VERSION", "migrate", "script"]
+
+VERSION: Final = 2  # of `PRAGMA user_version`; a contract file has 0
+CONTRACT_SCRIPT: Final = "0001_contract.sql"
+PRODUCT_SCRIPT: Final = "0002_product.sql"
+
+_JOBS: Final = [
+    "seq",
+    "id",
+    "qty",
+    "status",
+    "attempts",
+    "max_attempts",
+    "token",
+    "available_at",
+    "deadline",
+    "owner",
+    "lease_until",
+    "reason",
+]
+_REDRIVES: Final = ["seq", "id", "token", "at_ms", "note"]
+
+
+def script(name: str) -> list[str]:
+    """Return the statements of one schema file, to be run one by one inside a transaction."""
+    text = (resources.files("asyncqueue.stores.sqlite") / "schema" / name).read_text("utf-8")
+    parts: list[str] = [""]
+    for line in text.splitlines(keepends=True):
+        parts[-1] += line
+        if sqlite3.complete_statement(parts[-1]):
+            parts.append("")
+    return [part.strip() for part in parts if part.strip()]
+
+
+async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
+    """Make or migrate the tables; runs inside the caller's write transaction, so racing processes queue up.
+
+    Raises `NotAQueue` for a database of something else and `NewerSchema` for a file of a later version;
+    the caller's rollback then leaves it as it was.
+    """
+    rows = list(await connection.execute_fetchall(statements.SCHEMA_STATE))
+    version, tables, jobs, redrives = rows[0]
+    columns = jobs.split(",") if jobs else []
+    audit = redrives.split(",") if redrives else []
+    is_contract = columns[: len(_JOBS)] == _JOBS and audit[: len(_REDRIVES)] == _REDRIVES
+    if tables and not is_contract:
+        raise NotAQueue(f"{path}: a database, but not a queue: the tables jobs and redrives are missing or differ")
+    if version > VERSION:
+        raise NewerSchema(f"{path}: schema {version} is newer than {VERSION}: upgrade asyncqueue to open it")
+    if version == VERSION:
+        return
+    if version or len(columns) > len(_JOBS):
+        raise NotAQueue(f"{path}: a queue with unknown changes (schema {version}); nothing was changed")
+    for name in (CONTRACT_SCRIPT, PRODUCT_SCRIPT):
+        for statement in script(name):
+            await connection.execute_fetchall(statement)
+    await connection.execute_fetchall(statements.SCHEMA_MARK)

@@ -1,0 +1,45 @@
+-- The product's columns and tables beside the contract's. Frozen once released.
+ALTER TABLE jobs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
+ALTER TABLE jobs ADD COLUMN kind TEXT NOT NULL DEFAULT 'job';
+ALTER TABLE jobs ADD COLUMN payload TEXT;
+ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN created_at INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN finished_at INTEGER;
+ALTER TABLE jobs ADD COLUMN last_error TEXT;
+
+ALTER TABLE redrives ADD COLUMN actor TEXT;
+ALTER TABLE redrives ADD COLUMN reason_before TEXT;
+ALTER TABLE redrives ADD COLUMN attempts_before INTEGER;
+
+CREATE TABLE attempts (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL,
+  token INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  owner TEXT NOT NULL,
+  at_ms INTEGER NOT NULL,
+  outcome TEXT NOT NULL CHECK(outcome IN ('retry','permanent','release','lost')),
+  certainty TEXT NOT NULL CHECK(certainty IN ('not-sent','unknown','refused','accepted')),
+  error TEXT,
+  http_status INTEGER
+);
+CREATE INDEX attempts_by_id ON attempts(id, seq);
+
+CREATE TABLE queues (
+  name TEXT PRIMARY KEY,
+  paused INTEGER NOT NULL DEFAULT 0 CHECK(paused IN (0, 1))
+) WITHOUT ROWID;
+
+-- The claim walks live jobs in (queue, priority, seq) order and hops over buckets of 16384 and 128 seqs in
+-- which nothing is due; the last column is when a job falls due: its time if pending, its lease if leased.
+DROP INDEX IF EXISTS contract_live;
+CREATE INDEX jobs_walk_coarse ON jobs(
+  queue, priority DESC, seq >> 14, CASE status WHEN 'pending' THEN available_at ELSE lease_until END
+) WHERE status IN ('pending','leased');
+CREATE INDEX jobs_walk_fine ON jobs(
+  queue, priority DESC, seq >> 7, CASE status WHEN 'pending' THEN available_at ELSE lease_until END
+) WHERE status IN ('pending','leased');
+-- The sweep: live jobs by deadline, and the few whose attempts are used up.
+CREATE INDEX jobs_deadline ON jobs(deadline) WHERE status IN ('pending','leased');
+CREATE INDEX jobs_spent ON jobs(seq) WHERE status IN ('pending','leased') AND attempts >= max_attempts;
+CREATE INDEX jobs_dead ON jobs(seq) WHERE status = 'dead';
