@@ -181,7 +181,11 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class LeasedJob(Ticket):
-    """A ticket together with what a delivery needs to know; `payload` is JSON text or None."""
+    """A ticket together with what a delivery needs to know.
+
+    `payload` is JSON text or None (`json()` decodes it); `lease_ms` is the span that the lease had when it was
+    granted, for a holder that measures it on its own monotonic clock.
+    """
 
     queue: str
     kind: str
@@ -190,6 +194,10 @@ class LeasedJob(Ticket):
     max_attempts: int
     deadline: int
     lease_ms: int
+
+    def json(self) -> Any:
+        """Return the payload's value, None if there is none."""
+        return decode_payload(self.payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +223,10 @@ class Job:
     created_at: int
     finished_at: int | None
     last_error: str | None
+
+    def json(self) -> Any:
+        """Return the payload's value, None if there is none."""
+        return decode_payload(self.payload)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ UPDATE jobs SET status = 'leased', attempts = attempts + 1, token = token + 1, o
   lease_until = min(:now + :lease_ms, deadline), reason = NULL
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 RETURNING id, qty, owner, token, attempts, lease_until, queue, kind, payload, priority, max_attempts, deadline,
-  :lease_ms, seq
+  lease_until - :now, seq
 """
 
 SWEEP: Final = """

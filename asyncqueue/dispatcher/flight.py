@@ -1,0 +1,120 @@
+"""What is under way in this process: every lease that it holds, and how many sends it may have at once."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import anyio
+
+from asyncqueue.job import LeasedJob
+from asyncqueue.retry import Outcome
+
+__all__ = ["Counts", "Delivery", "Ended", "Flight"]
+
+
+class Ended(StrEnum):
+    """Why a delivery was cut short."""
+
+    TAKEN = "taken"  # a renewal was answered: not yours
+    LAPSED = "lapsed"  # the lease ran out by this process's own monotonic clock
+    STOPPED = "stopped"  # the dispatcher's grace period is over
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a dispatcher has done since it was made."""
+
+    claimed: int = 0
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+    stale: int = 0
+    lost: int = 0
+    released: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Delivery:
+    """One lease held by this process, from its claim until its report is answered.
+
+    `renewed_at` and `lease_ends` are seconds on the event loop's clock: the holder's own view of its lease does
+    not depend on the wall clock.
+    """
+
+    job: LeasedJob
+    lease_until: int
+    renewed_at: float
+    lease_ends: float
+    scope: anyio.CancelScope | None = None
+    ended: Ended | None = None
+    outcome: Outcome | None = None
+    began_at: float = 0.0
+
+    def end(self, why: Ended) -> None:
+        """Cut the send short; its outcome is decided by `why`."""
+        if self.ended is None and self.outcome is None:
+            self.ended = why
+            if self.scope is not None:
+                self.scope.cancel()
+
+    def renewed(self, lease_until: int, asked_at: float, lease_s: float) -> None:
+        """Take note of a renewal that was asked for at `asked_at` (loop seconds) for `lease_s` seconds."""
+        gained_s = (lease_until - self.lease_until) / 1000
+        self.lease_ends = min(asked_at + lease_s, self.lease_ends + gained_s)
+        self.lease_until = lease_until
+        self.renewed_at = asked_at
+        if self.scope is not None:
+            self.scope.deadline = self.lease_ends
+
+
+class Flight:
+    """The deliveries of one dispatcher. `free` slots are rights to send; a slot is free again when its send ends.
+
+    Reports that are not yet answered do not hold a slot (they share a commit with the claim that refills it)
+    until there are as many of them as slots, as in a store outage; then nothing more is claimed.
+    """
+
+    def __init__(self, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self.counts = Counts()
+        self.held: set[Delivery] = set()
+        self.handoff: asyncio.Queue[Delivery] = asyncio.Queue()
+        self.unreported: list[Delivery] = []
+        self.sending = 0  # handed over and not ended
+        self.on_free: Callable[[], None] = _nothing
+        self.on_ended: Callable[[], None] = _nothing
+        self.on_empty: Callable[[], None] = _nothing
+
+    @property
+    def free(self) -> int:
+        """Return how many more jobs may be claimed now."""
+        reporting = len(self.held) - self.sending
+        return max(0, self.concurrency - self.sending - max(0, reporting - self.concurrency))
+
+    def take(self, jobs: Iterable[LeasedJob], asked_at: float) -> list[Delivery]:
+        """Hand freshly claimed jobs to the slots; their leases run since `asked_at` (loop seconds)."""
+        deliveries = [Delivery(job, job.lease_until, asked_at, asked_at + job.lease_ms / 1000) for job in jobs]
+        self.held.update(deliveries)
+        self.sending += len(deliveries)
+        self.counts.claimed += len(deliveries)
+        for delivery in deliveries:
+            self.handoff.put_nowait(delivery)
+        return deliveries
+
+    def landed(self, delivery: Delivery) -> None:
+        """Take note that a send has ended: its slot is free and its report is due."""
+        self.sending -= 1
+        self.unreported.append(delivery)
+        self.on_ended()
+        self.on_free()
+
+    def drop(self, deliveries: Iterable[Delivery]) -> None:
+        """Forget deliveries whose reports are answered."""
+        self.held.difference_update(deliveries)
+        if not self.held:
+            self.on_empty()
+
+
+def _nothing() -> None:
+    """Stand in until somebody subscribes."""

@@ -1,0 +1,252 @@
+"""The dispatcher: the only task group, the signals, and the way to stop.
+
+Stopping: claim no more, let deliveries in flight end within the grace period, cut the rest short, give unused
+leases back, report, leave. A second signal leaves at once; its leases run out by themselves.
+"""
+
+import asyncio
+import signal
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import anyio
+from anyio.abc import TaskGroup
+
+from asyncqueue.dispatcher.claim import ClaimChore
+from asyncqueue.dispatcher.flight import Counts, Ended, Flight
+from asyncqueue.dispatcher.loop import Loop
+from asyncqueue.dispatcher.renew import RenewChore
+from asyncqueue.dispatcher.rest import EndpointRest
+from asyncqueue.dispatcher.settle import Handler, HandlerSender, ReportChore, Sender, serve_slot
+from asyncqueue.dispatcher.sweep import SweepChore
+from asyncqueue.errors import ConfigError
+from asyncqueue.events import Events, Started, Stopped, Stopping
+from asyncqueue.job import DEFAULT_LEASE_MS, PRODUCT, Range, check_int
+from asyncqueue.queue import Queue, new_owner
+from asyncqueue.retry import RetryPolicy
+
+__all__ = ["Dispatcher", "Health"]
+
+_CONCURRENCY: Final = Range(1, 10_000)
+_REPORT_GRACE_S: Final = 5.0  # for the last reports, after the last send was cut short
+_TIMEOUT_MARGIN_MS: Final = 1_000  # between the end of an attempt and the end of its lease
+_RAW_TIMEOUT_MS: Final = 1_000  # the client's own rounding of timeouts
+_PASSES_MISSED_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the dispatcher does its work: `ok` needs every chore to pass and the last claim pass to be fresh."""
+
+    ok: bool
+    claim_pass_age_s: float
+    failing: tuple[str, ...]
+
+
+class Dispatcher:
+    """Claims leases, sends, reports. An async context manager; then `run()` or `drain()`.
+
+    `deliver` is a sender (`HttpSender`) or any `async def deliver(job)` that returns `True` to acknowledge.
+    `concurrency` (1-10000) bounds the sends at one moment; claims never exceed free slots. `lease_ms` must exceed
+    the sender's `timeout_ms` by more than two seconds. `poll_ms` is how often an idle dispatcher looks for commits
+    of other processes; `grace_ms` how long a stop waits for sends in flight. The owner id is random per
+    dispatcher, with an optional readable prefix. Raises `ConfigError`.
+    """
+
+    def __init__(  # noqa: PLR0913 - settings, all by name
+        self,
+        queue: Queue,
+        deliver: Sender | Handler,
+        *,
+        concurrency: int = 64,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        queues: tuple[str, ...] | None = None,
+        owner_prefix: str = "",
+        policy: RetryPolicy | None = None,
+        poll_ms: int = 25,
+        grace_ms: int = 10_000,
+        events: Events | None = None,
+    ) -> None:
+        self.owner = new_owner(owner_prefix)
+        self._queue = queue
+        self._sender: Sender = deliver if hasattr(deliver, "send") else HandlerSender(deliver)
+        _check(self._sender, concurrency, lease_ms, poll_ms, grace_ms)
+        self._lease_ms = lease_ms
+        self._poll_s = poll_ms / 1000
+        self._grace_s = grace_ms / 1000
+        self._queues = queues
+        self._events = events or Events()
+        self._flight = Flight(concurrency)
+        rest = EndpointRest()
+        self._claim = ClaimChore(
+            queue,
+            self._flight,
+            rest,
+            self._events,
+            owner=self.owner,
+            lease_ms=lease_ms,
+            queues=queues,
+            poll_s=self._poll_s,
+        )
+        self._report = ReportChore(queue, self._flight, rest, policy or RetryPolicy(), self._events)
+        self._renew = RenewChore(queue, self._flight, lease_ms)
+        self._sweep = SweepChore(queue)
+        self._loops: dict[str, Loop] = {}
+        self._stop_asked = asyncio.Event()
+        self._stop_why = ""
+        self._empty = asyncio.Event()
+        self._group: TaskGroup | None = None
+        self._resources = AsyncExitStack()
+
+    @property
+    def counts(self) -> Counts:
+        """What was done so far."""
+        return self._flight.counts
+
+    @property
+    def in_flight(self) -> int:
+        """How many sends are under way now."""
+        return self._flight.sending
+
+    def health(self) -> Health:
+        """Tell whether jobs are really being looked for; a dead or failing chore is not hidden by the others."""
+        failing = tuple(name for name, loop in self._loops.items() if loop.failures)
+        claim = self._loops.get("claim")
+        if claim is None or claim.passed_at is None:
+            return Health(ok=False, claim_pass_age_s=0.0, failing=failing)
+        age_s = asyncio.get_running_loop().time() - claim.passed_at
+        waits = self._flight.free == 0 or self._claim.stopped
+        fresh = waits or age_s <= max(_PASSES_MISSED_MAX * self._poll_s, 1.0)
+        return Health(ok=fresh and not failing, claim_pass_age_s=age_s, failing=failing)
+
+    async def __aenter__(self) -> Self:
+        if isinstance(self._sender, AbstractAsyncContextManager):
+            await self._resources.enter_async_context(self._sender)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._resources.aclose()
+
+    def stop(self, why: str = "asked to stop") -> None:
+        """Begin a graceful stop; `run` and `drain` return when it is complete. May be called again."""
+        if not self._stop_asked.is_set():
+            self._stop_why = why
+            self._stop_asked.set()
+
+    def abort(self) -> None:
+        """Leave at once: sends are cancelled and nothing more is written; leases run out by themselves."""
+        self.stop("aborted")
+        if self._group is not None:
+            self._group.cancel_scope.cancel()
+
+    async def run(self, *, handle_signals: bool = False) -> None:
+        """Dispatch until `stop()`, or with `handle_signals` until SIGTERM or SIGINT."""
+        await self._run(handle_signals=handle_signals, drain=False)
+
+    async def drain(self, *, handle_signals: bool = False) -> None:
+        """Dispatch until no live job is left or `stop()`; delayed jobs and other holders' leases are waited for."""
+        await self._run(handle_signals=handle_signals, drain=True)
+
+    async def _run(self, *, handle_signals: bool, drain: bool) -> None:
+        self._loops = {
+            chore.name: Loop(chore, self._events, pause_max_s=pause_max_s)
+            for chore, pause_max_s in (
+                (self._claim, 5.0),
+                (self._report, 1.0),
+                (self._renew, self._lease_ms / 1000 / 12),
+                (self._sweep, 30.0),
+            )
+        }
+        self._connect()
+        unsubscribe = self._queue.subscribe(self._nudge)
+        self._events.emit(Started(self.owner, self._flight.concurrency, self._lease_ms))
+        try:
+            async with anyio.create_task_group() as self._group:
+                for loop in self._loops.values():
+                    self._group.start_soon(loop.run, name=f"asyncqueue-{loop.chore.name}")
+                for _ in range(self._flight.concurrency):
+                    self._group.start_soon(serve_slot, self._flight, self._sender)
+                if handle_signals:
+                    self._group.start_soon(self._watch_signals)
+                if drain:
+                    self._group.start_soon(self._watch_drained)
+                await self._stop_asked.wait()
+                await self._wind_down()
+                self._group.cancel_scope.cancel()
+        finally:
+            self._group = None
+            unsubscribe()
+            c = self.counts
+            self._events.emit(Stopped(c.claimed, c.done, c.retried, c.dead, c.stale, c.lost, c.released))
+
+    def _connect(self) -> None:
+        """Let the end of a send wake who must act on it."""
+        self._flight.on_free = self._freed
+        self._flight.on_ended = self._loops["report"].wake
+        self._flight.on_empty = self._empty.set
+
+    def _freed(self) -> None:
+        if self._claim.waits_for_slot:
+            self._loops["claim"].wake()
+
+    def _nudge(self) -> None:
+        self._claim.nudge()
+        self._loops["claim"].wake()
+
+    async def _wind_down(self) -> None:
+        self._claim.stopped = True
+        self._events.emit(Stopping(self._stop_why, self._flight.sending))
+        for delivery in tuple(self._flight.held):
+            if not delivery.began_at:
+                delivery.end(Ended.STOPPED)
+        with anyio.move_on_after(self._grace_s):
+            await self._landed()
+        for delivery in tuple(self._flight.held):
+            delivery.end(Ended.STOPPED)
+        with anyio.move_on_after(_REPORT_GRACE_S):
+            await self._landed()
+
+    async def _landed(self) -> None:
+        """Wait until every lease that is held, or being claimed just now, was reported."""
+        while self._flight.held or self._claim.under_way:
+            self._empty.clear()
+            with anyio.move_on_after(self._poll_s):
+                await self._empty.wait()
+
+    async def _watch_drained(self) -> None:
+        while True:
+            if self._claim.idle and not self._flight.held and not await self._has_live_jobs():
+                self.stop("drained")
+                return
+            await anyio.sleep(self._poll_s)
+
+    async def _has_live_jobs(self) -> bool:
+        if self._queues is None:
+            return await self._queue.next_due_ms() is not None
+        stats = await self._queue.stats()
+        return any(
+            stats.queues.get(name, {}).get(status) for name in self._queues for status in ("pending", "leased")
+        )
+
+    async def _watch_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                if self._stop_asked.is_set():
+                    self.abort()
+                    return
+                self.stop(signal.Signals(number).name)
+
+
+def _check(sender: Any, concurrency: int, lease_ms: int, poll_ms: int, grace_ms: int) -> None:
+    check_int("concurrency", concurrency, _CONCURRENCY)
+    check_int("lease_ms", lease_ms, PRODUCT.lease_ms)
+    check_int("poll_ms", poll_ms, Range(1, 60_000))
+    check_int("grace_ms", grace_ms, Range(0, 24 * 3600 * 1000))
+    timeout_ms = getattr(sender, "timeout_ms", None)
+    if timeout_ms is not None and timeout_ms + _RAW_TIMEOUT_MS + _TIMEOUT_MARGIN_MS >= lease_ms:
+        needed = timeout_ms + _RAW_TIMEOUT_MS + _TIMEOUT_MARGIN_MS
+        raise ConfigError(f"lease_ms {lease_ms} must be above {needed}: the attempt timeout and 2 s of margin")

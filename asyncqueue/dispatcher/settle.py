@@ -1,0 +1,192 @@
+"""The story of a delivery: send it, decide what that means, report it under the ticket.
+
+Sends run in slots, one task each; reports are made in sets by the report chore, so that all sends that ended at
+about the same time, and the claim that refills their slots, share one commit.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import anyio
+
+from asyncqueue.dispatcher.flight import Delivery, Ended, Flight
+from asyncqueue.dispatcher.rest import EndpointRest
+from asyncqueue.errors import Permanent, Retryable
+from asyncqueue.events import Events, Held, LeaseLost, Released, Settled
+from asyncqueue.job import LeasedJob, Release, Report, printable
+from asyncqueue.lifecycle import Status
+from asyncqueue.queue import Queue
+from asyncqueue.retry import Certainty, Outcome, RetryPolicy, Verdict, decide
+
+__all__ = ["Handler", "HandlerSender", "ReportChore", "Sender", "serve_slot"]
+
+log = logging.getLogger("asyncqueue")
+
+Handler = Callable[[LeasedJob], Awaitable[object]]
+
+_ACKNOWLEDGED = Outcome(Verdict.OK, Certainty.ACCEPTED)
+_STOPPED = Outcome(Verdict.RETRY, Certainty.UNKNOWN, "the dispatcher stopped while the job was in flight")
+
+
+class Sender(Protocol):
+    """What carries a job to where it is done."""
+
+    async def send(self, job: LeasedJob) -> Outcome:
+        """Deliver once and say how it ended; raises nothing but a cancellation."""
+        ...
+
+
+class HandlerSender:
+    """Carries jobs to an `async def handler(job)` in this process.
+
+    Only an exact `True` acknowledges. `Retryable` and `Permanent` classify; any other result or error is logged,
+    recorded and left to the lease.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def send(self, job: LeasedJob) -> Outcome:
+        """Run the handler once."""
+        try:
+            answer = await self._handler(job)
+        except Retryable as error:
+            return Outcome(Verdict.RETRY, Certainty.UNKNOWN, printable(str(error)))
+        except Permanent as error:
+            return Outcome(Verdict.PERMANENT, Certainty.REFUSED, printable(str(error)))
+        except Exception as error:  # an unknown failure is never hidden as a success
+            log.exception("handler failed: job %s, token %d", job.id, job.token)
+            return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"{type(error).__name__}: {error}"))
+        if answer is True:
+            return _ACKNOWLEDGED
+        return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"the handler returned {answer!r}, not True"))
+
+
+async def serve_slot(flight: Flight, sender: Sender) -> None:
+    """Be one slot: take a delivery, send it within its lease, hand in how it ended; for ever."""
+    loop = asyncio.get_running_loop()
+    while True:
+        delivery = await flight.handoff.get()
+        if delivery.ended is None:
+            delivery.began_at = loop.time()
+            with anyio.CancelScope(deadline=delivery.lease_ends) as delivery.scope:
+                delivery.outcome = await _sent(sender, delivery.job)
+            delivery.scope = None
+            if delivery.outcome is None and delivery.ended is None:
+                delivery.ended = Ended.LAPSED
+        flight.landed(delivery)
+
+
+async def _sent(sender: Sender, job: LeasedJob) -> Outcome:
+    try:
+        return await sender.send(job)
+    except Exception as error:  # a sender that breaks its promise costs one attempt, not the dispatcher
+        log.exception("sender failed: job %s, token %d", job.id, job.token)
+        return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"{type(error).__name__}: {error}"))
+
+
+class ReportChore:
+    """Reports every ended delivery. If the store cannot take a set, the set is kept and tried again."""
+
+    name = "report"
+
+    def __init__(
+        self, queue: Queue, flight: Flight, rest: EndpointRest, policy: RetryPolicy, events: Events
+    ) -> None:
+        self._queue = queue
+        self._flight = flight
+        self._rest = rest
+        self._policy = policy
+        self._events = events
+        self._reports: list[tuple[Delivery, Report]] = []
+        self._releases: list[tuple[Delivery, Release]] = []
+
+    async def run_once(self) -> float | None:
+        """Decide and report what has ended since the last pass."""
+        ended, self._flight.unreported = self._flight.unreported, []
+        for delivery in ended:
+            self._sort(delivery)
+        if self._reports:
+            answers = await self._queue.finish_many([report for _delivery, report in self._reports])
+            reports, self._reports = self._reports, []
+            for (delivery, _report), status in zip(reports, answers, strict=True):
+                self._settled(delivery, status)
+            self._flight.drop(delivery for delivery, _report in reports)
+        if self._releases:
+            await self._give_back()
+        return 0 if self._flight.unreported else None
+
+    def _sort(self, delivery: Delivery) -> None:
+        """Turn an ended delivery into its report, its release, or nothing."""
+        outcome = delivery.outcome
+        if outcome is None and delivery.ended is Ended.STOPPED:
+            if not delivery.began_at:
+                self._releases.append((delivery, Release(delivery.job)))
+                return
+            outcome = delivery.outcome = _STOPPED
+        if outcome is None:
+            self._lost(delivery)
+            return
+        if pause_s := self._rest.note(outcome):
+            self._events.emit(Held(round(pause_s * 1000), outcome.error))
+        decision = decide(delivery.job, outcome, self._policy, random.random)
+        if isinstance(decision, Report):
+            self._reports.append((delivery, decision))
+        elif isinstance(decision, Release):
+            self._releases.append((delivery, decision))
+        else:
+            self._settled(delivery, None)
+            self._flight.drop((delivery,))
+
+    async def _give_back(self) -> None:
+        answers = await self._queue.release_many([release for _delivery, release in self._releases])
+        releases, self._releases = self._releases, []
+        self._flight.counts.released += sum(answers)
+        self._flight.drop(delivery for delivery, _release in releases)
+        if self._events:
+            for delivery, _release in releases:
+                if delivery.outcome is not None:
+                    self._tell(delivery, delivery.outcome, None)
+            self._events.emit(Released(sum(answers)))
+
+    def _settled(self, delivery: Delivery, status: Status | None) -> None:
+        counts = self._flight.counts
+        outcome = delivery.outcome
+        if outcome is None:
+            return
+        if status is None:
+            counts.stale += outcome.verdict is not Verdict.LEAVE
+        elif status is Status.DONE:
+            counts.done += 1
+        elif status is Status.DEAD:
+            counts.dead += 1
+        else:
+            counts.retried += 1
+        if self._events:
+            self._tell(delivery, outcome, status)
+
+    def _lost(self, delivery: Delivery) -> None:
+        self._flight.counts.lost += 1
+        self._flight.drop((delivery,))
+        why = "taken over by another dispatcher" if delivery.ended is Ended.TAKEN else "ran out without a renewal"
+        self._events.emit(LeaseLost(delivery.job.id, delivery.job.token, why))
+
+    def _tell(self, delivery: Delivery, outcome: Outcome, status: Status | None) -> None:
+        job = delivery.job
+        elapsed_ms = (asyncio.get_running_loop().time() - delivery.began_at) * 1000
+        self._events.emit(
+            Settled(
+                job.id,
+                job.token,
+                job.attempt,
+                outcome.verdict,
+                status,
+                outcome.certainty,
+                outcome.error,
+                outcome.http_status,
+                round(elapsed_ms, 1),
+            )
+        )

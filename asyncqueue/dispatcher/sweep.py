@@ -1,0 +1,21 @@
+"""The sweep chore: jobs without time or attempts left become dead although nobody claims."""
+
+from asyncqueue.queue import Queue
+
+__all__ = ["SweepChore"]
+
+_SET = 500
+_EVERY_S = 5.0
+
+
+class SweepChore:
+    """Claims sweep too; this is for queues that are paused, held or idle. Bounded sets, one short commit each."""
+
+    name = "sweep"
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    async def run_once(self) -> float:
+        """Sweep one set; come again at once while sets are full."""
+        return 0.0 if await self._queue.sweep(_SET) == _SET else _EVERY_S
