@@ -148,7 +148,7 @@ class Dispatcher:
         await self._run(handle_signals=handle_signals, drain=False)
 
     async def drain(self, *, handle_signals: bool = False) -> None:
-        """Dispatch until no live job is left or `stop()`; delayed jobs and other holders' leases are waited for."""
+        """Dispatch until no live job is left or `stop()`; waits for delayed jobs and other holders' leases."""
         await self._run(handle_signals=handle_signals, drain=True)
 
     async def _run(self, *, handle_signals: bool, drain: bool) -> None:
