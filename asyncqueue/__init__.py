@@ -1,1 +1,54 @@
-"""A durable job queue and HTTP dispatcher for asyncio services."""
+"""A durable job queue and HTTP dispatcher for asyncio services.
+
+The public names are imported when first used, so that `import asyncqueue` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from asyncqueue.dispatcher import Dispatcher
+    from asyncqueue.dispatcher.send import HttpSender
+    from asyncqueue.errors import AsyncQueueError, BadAck, Conflict, InvalidJob, NotDead, Permanent, Retryable
+    from asyncqueue.job import Job, LeasedJob, NewJob, Ticket
+    from asyncqueue.queue import Queue
+    from asyncqueue.retry import RetryPolicy
+
+__all__ = [
+    "AsyncQueueError",
+    "BadAck",
+    "Conflict",
+    "Dispatcher",
+    "HttpSender",
+    "InvalidJob",
+    "Job",
+    "LeasedJob",
+    "NewJob",
+    "NotDead",
+    "Permanent",
+    "Queue",
+    "RetryPolicy",
+    "Retryable",
+    "Ticket",
+]
+
+_HOME: Final = {
+    "Dispatcher": "asyncqueue.dispatcher",
+    "HttpSender": "asyncqueue.dispatcher.send",
+    "Job": "asyncqueue.job",
+    "LeasedJob": "asyncqueue.job",
+    "NewJob": "asyncqueue.job",
+    "Queue": "asyncqueue.queue",
+    "RetryPolicy": "asyncqueue.retry",
+    "Ticket": "asyncqueue.job",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'asyncqueue' has no attribute {name!r}")
+    return getattr(import_module(_HOME.get(name, "asyncqueue.errors")), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,55 @@
+# Everything here needs only Python 3.11+, make and a package registry. `make help` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ROUNDS ?= 20
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format docs soak bench clean
+
+help:  ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv venv --quiet --allow-existing --python $(PYTHON) $(VENV) && \
+	  uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev]'; \
+	else \
+	  $(PYTHON) -m venv $(VENV) && \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'; \
+	fi
+	@touch $@
+
+install: $(STAMP)  ## Create .venv and install the project with its development tools
+
+demo: $(STAMP)  ## Run the main job: real orders, two dispatchers, one of them killed
+	@$(BIN)/python -m asyncqueue demo $(ARGS)
+
+lint: $(STAMP)  ## ruff (format and lint), mypy, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint  ## The gate: lint, then all tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+format: $(STAMP)  ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(STAMP)  ## Write docs/lifecycle.md from the table in lifecycle.py
+	$(BIN)/python docs/make_lifecycle.py
+
+soak: $(STAMP)  ## Kill dispatchers and the receiver at random, ROUNDS=20 rounds
+	$(BIN)/python -m tests.system.soak --rounds $(ROUNDS)
+
+bench: $(STAMP)  ## The short benchmarks; each prints ratios within one run
+	$(BIN)/python -m benchmarks.bench_claim
+	$(BIN)/python -m benchmarks.bench_contention
+	$(BIN)/python -m benchmarks.bench_dispatch
+
+clean:  ## Remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
