@@ -58,12 +58,13 @@ class Profile:
     `journal="delete"` runs with synchronous=EXTRA: FULL can lose the last acknowledged commit at a power
     cut, since it never syncs the directory after the journal's unlink. `journal="wal"` runs with FULL and is
     refused on builds with the WAL-reset bug unless `force_wal`. `patience_ms` bounds all waiting for the
-    write turn.
+    write turn. `gate=False` leaves the turn to SQLite's locks alone (see benchmarks/bench_contention.py).
     """
 
     journal: Journal = "delete"
     patience_ms: int = 10_000
     force_wal: bool = False
+    gate: bool = True
 
     def check(self) -> None:
         """Raise `ConfigError` for an unknown journal, no patience, or WAL on a build with the bug."""
@@ -126,7 +127,7 @@ class Database:
         self.busy_retries = 0
         self._pid = os.getpid()
         self._turn = anyio.Lock()
-        self._gate = Gate(path)
+        self._gate = Gate(path if profile.gate else None)
         self._writer: aiosqlite.Connection | None = None
         self._reader: aiosqlite.Connection | None = None
 

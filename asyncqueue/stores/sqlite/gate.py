@@ -22,9 +22,12 @@ __all__ = ["Gate"]
 
 
 class Gate:
-    """One process's handle on the side file `<database>-gate`; one waiter at a time (its store has one turn)."""
+    """One process's handle on the side file `<database>-gate`; one waiter at a time (its store has one turn).
 
-    def __init__(self, database: Path) -> None:
+    `database=None` makes a gate that is always open.
+    """
+
+    def __init__(self, database: Path | None) -> None:
         self._guard = threading.Lock()
         self._waiter: asyncio.Future[None] | None = None  # who is told when the waiting thread gets the lock
         self._thread_waits = False
@@ -111,8 +114,8 @@ def _tell(waiter: "asyncio.Future[None]") -> None:
         waiter.set_result(None)
 
 
-def _open_side_file(database: Path) -> int | None:
-    if fcntl is None:  # pragma: no cover - not on POSIX
+def _open_side_file(database: Path | None) -> int | None:
+    if fcntl is None or database is None:
         return None
     try:
         return os.open(f"{database}-gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

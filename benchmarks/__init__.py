@@ -1,0 +1,1 @@
+"""Benchmarks: one question a file, answers as ratios within one run."""

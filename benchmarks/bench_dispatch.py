@@ -1,0 +1,109 @@
+"""How close is end-to-end dispatch to a bare HTTP loop?
+
+One client process, one server process, 64 requests in flight. Raw: an aiohttp client loop against a handler that
+echoes. Product: claim, send, finish in one dispatcher, dedup row, ledger and answer in one receiver, both at full
+durability. The runs alternate; the answer is the ratio product/raw of each pair, with its median. `us CPU` is the
+client process's CPU time per job.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+
+from asyncqueue import Dispatcher, HttpSender, NewJob, Queue
+from asyncqueue.stores.sqlite.connection import Journal
+from asyncqueue.wire import encode_body
+from benchmarks.harness import machine, python_process, spread, table
+
+
+class Figure(NamedTuple):
+    """Jobs per second and client CPU microseconds per job."""
+
+    rate: float
+    cpu_us: float
+
+
+async def raw(url: str, jobs: int, concurrency: int) -> Figure:
+    """Post `jobs` requests from `concurrency` tasks over one session."""
+    numbers = iter(range(jobs))
+    headers = {"Content-Type": "application/json"}
+
+    async def post() -> None:
+        for number in numbers:
+            async with session.post(url, data=encode_body(f"r{number}", 1, None), headers=headers) as answer:
+                await answer.read()
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        started, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(post() for _ in range(concurrency)))
+        return Figure(jobs / (time.perf_counter() - started), (time.process_time() - cpu) / jobs * 1e6)
+
+
+async def product(url: str, path: Path, jobs: int, concurrency: int, journal: Journal) -> Figure:
+    """Drain `jobs` jobs from a file through a dispatcher."""
+    async with Queue.open(path, journal=journal, force_wal=True) as queue:
+        for first in range(0, jobs, 5_000):
+            await queue.enqueue_many([NewJob(f"p{n}", 1) for n in range(first, min(first + 5_000, jobs))])
+        async with Dispatcher(queue, HttpSender(url), concurrency=concurrency) as dispatcher:
+            started, cpu = time.perf_counter(), time.process_time()
+            await dispatcher.drain()
+            figure = Figure(jobs / (time.perf_counter() - started), (time.process_time() - cpu) / jobs * 1e6)
+        stats = await queue.stats()
+        if stats.done != jobs:
+            raise SystemExit(f"{stats.done} of {jobs} jobs were done: {dispatcher.counts}")
+        return figure
+
+
+def one_pair(options: argparse.Namespace, journal: Journal) -> tuple[Figure, Figure]:
+    """Return the figures of one raw run and one product run, each with fresh processes and files."""
+    with python_process("-m", "benchmarks.raw_server") as (_process, ready):
+        bare = asyncio.run(raw(str(ready["url"]), options.jobs, options.concurrency))
+    with tempfile.TemporaryDirectory() as folder:
+        inbox = str(Path(folder) / "inbox.db")
+        flags = ["--journal", journal, *(["--force-wal"] if journal == "wal" else [])]
+        with python_process("-m", "receiver", inbox, "--port", "0", *flags) as (_process, ready):
+            path = Path(folder) / "jobs.db"
+            full = asyncio.run(product(str(ready["url"]), path, options.jobs, options.concurrency, journal))
+    return bare, full
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--journal", choices=("delete", "wal", "both"), default="delete")
+    options = parser.parse_args()
+    print(f"{machine()}\n{options.jobs:,} jobs, {options.concurrency} in flight, {options.pairs} pairs\n")
+    rows = []
+    journals: tuple[Journal, ...] = ("delete", "wal") if options.journal == "both" else (options.journal,)
+    for journal in journals:
+        pairs = []
+        for number in range(options.pairs + 1):
+            bare, full = one_pair(options, journal)
+            name = f"{journal} {number or 'warm-up'}"
+            rates = f"raw {bare.rate:,.0f}/s, product {full.rate:,.0f}/s, {full.rate / bare.rate:.2f}"
+            print(f"  {name}: {rates}", flush=True)
+            if number:
+                pairs.append((bare, full))
+        rows.append(
+            (
+                journal,
+                spread([bare.rate for bare, _ in pairs], 0),
+                spread([full.rate for _, full in pairs], 0),
+                spread([full.rate / bare.rate for bare, full in pairs]),
+                spread([bare.cpu_us for bare, _ in pairs], 0),
+                spread([full.cpu_us for _, full in pairs], 0),
+            )
+        )
+    header = ("journal", "raw requests/s", "product jobs/s", "ratio", "raw us CPU", "product us CPU")
+    print("\n" + table(header, rows))
+
+
+if __name__ == "__main__":
+    main()
