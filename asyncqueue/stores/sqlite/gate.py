@@ -20,6 +20,8 @@ except ImportError:  # pragma: no cover - not on POSIX
 
 __all__ = ["Gate"]
 
+_HAS_FLOCK = fcntl is not None
+
 
 class Gate:
     """One process's handle on the side file `<database>-gate`; one waiter at a time (its store has one turn).
@@ -115,7 +117,7 @@ def _tell(waiter: "asyncio.Future[None]") -> None:
 
 
 def _open_side_file(database: Path | None) -> int | None:
-    if fcntl is None or database is None:
+    if database is None or not _HAS_FLOCK:
         return None
     try:
         return os.open(f"{database}-gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

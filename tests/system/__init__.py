@@ -1,0 +1,1 @@
+"""Whole-system tests: real processes, real sockets, real kills."""
