@@ -1,6 +1,6 @@
 """The whole system under SIGKILL: two dispatchers, one receiver, real orders, random deaths, round after round.
 
-`python -m tests.system.soak --rounds 20`, or `make soak ROUNDS=20`. Each round ends with a reconciliation: every job
+`python -m tests.system.soak --rounds 20`, or `make soak ROUNDS=20`. Each round ends reconciled: every job
 done, the ledger equal to the input, each effect once. Exit status 1 names what does not add up.
 """
 
