@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from asyncqueue.errors import ConfigError
-from asyncqueue.job import CONTRACT, FailedAttempt, Range, Release, Report, Ticket, check_int
+from asyncqueue.job import CONTRACT, PRODUCT, FailedAttempt, Range, Release, Report, Ticket, check_int
 
 __all__ = [
     "Certainty",
@@ -69,6 +69,9 @@ class RetryPolicy:
             raise ConfigError(f"retry: need 1 <= base_ms <= cap_ms, got {self.base_ms} and {self.cap_ms}")
         if self.retry_after_cap_ms < 0:
             raise ConfigError("retry: retry_after_cap_ms must be >= 0")
+        longest_ms = max(self.cap_ms, self.retry_after_cap_ms) + self.base_ms
+        if longest_ms not in PRODUCT.delay_ms:
+            raise ConfigError(f"retry: a delay of {longest_ms} ms is beyond {PRODUCT.delay_ms.high} or no integer")
 
     def delay_ms(self, attempt: int, jitter: float, retry_after_ms: int | None = None) -> int:
         """Return the delay before the next try: the backoff, or the peer's capped wish if that is longer.
