@@ -45,7 +45,7 @@ async def test_the_mounting_example_of_the_readme_runs(tmp_path, monkeypatch):
             assert (await answer.json())["result"] == "accepted"
 
 
-@pytest.mark.parametrize("name", [name for name in __import__("asyncqueue").__all__])
+@pytest.mark.parametrize("name", list(__import__("asyncqueue").__all__))
 def test_every_public_name_can_be_imported(name):
     import asyncqueue  # noqa: PLC0415 - the names are lazy
 
