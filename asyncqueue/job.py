@@ -105,7 +105,10 @@ def check_id(name: str, value: object) -> None:
 
 def brief(value: object) -> str:
     """Return `value` as at most 60 printable ASCII characters, for messages."""
-    text = ascii(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
+    try:
+        text = ascii(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
+    except ValueError:  # Python refuses to write an int of more than 4,300 digits
+        text = f"{type(value).__name__} beyond all ranges"
     return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - stated in the docstring
 
 
@@ -126,12 +129,27 @@ def encode_payload(payload: Any) -> str | None:
         return None
     try:
         text = json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        _check_keys(payload)
         size_bytes = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidJob(f"payload cannot be written as JSON: {error}") from None
     if size_bytes > PRODUCT.payload_bytes_max:
         raise InvalidJob(f"payload has {size_bytes} bytes, more than {PRODUCT.payload_bytes_max}")
     return text
+
+
+def _check_keys(value: Any) -> None:
+    """Raise `TypeError` for a dict key that is not a str: `json` would silently turn it into one."""
+    if isinstance(value, dict):
+        for key, member in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"keys must be str, not {type(key).__name__}")
+            if isinstance(member, dict | list | tuple):
+                _check_keys(member)
+    elif isinstance(value, list | tuple):
+        for member in value:
+            if isinstance(member, dict | list | tuple):
+                _check_keys(member)
 
 
 def decode_payload(text: str | None) -> Any:

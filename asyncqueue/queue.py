@@ -27,6 +27,7 @@ from asyncqueue.job import (
     Ticket,
     check_id,
     check_int,
+    decode_payload,
     encode_payload,
 )
 from asyncqueue.lifecycle import Reason, Status
@@ -40,6 +41,8 @@ __all__ = ["Queue", "new_owner"]
 ENQUEUE_MAX = 10_000  # jobs in one call
 CLAIM_MAX = 1_024
 LIST_MAX = 10_000
+SWEEP_MAX = 10_000
+SEQ_MAX = 2**63 - 1
 
 
 def new_owner(prefix: str = "") -> str:
@@ -59,7 +62,6 @@ class Queue:
         self._store = store
         self._batches = BatchedStore(store)
         self._listeners: set[Callable[[], None]] = set()
-        self._is_open = True
 
     @staticmethod
     def open(  # noqa: PLR0913 - settings, all by name
@@ -149,7 +151,7 @@ class Queue:
         check_id("owner", owner)
         check_int("limit", limit, Range(1, CLAIM_MAX))
         check_int("lease_ms", lease_ms, PRODUCT.lease_ms)
-        return await self._batches.claim(Claim(owner, limit, lease_ms, None if queues is None else tuple(queues)))
+        return await self._batches.claim(Claim(owner, limit, lease_ms, _names(queues)))
 
     async def finish(
         self,
@@ -165,6 +167,9 @@ class Queue:
 
     async def finish_many(self, reports: Sequence[Report]) -> list[Status | None]:
         """Settle several leases with one commit; see `finish`."""
+        for report in reports:
+            _check_outcome(report.outcome)
+            check_int("delay_ms", report.delay_ms, PRODUCT.delay_ms)
         answers = await self._batches.finish(reports) if reports else []
         if Status.PENDING in answers:
             self._wake()
@@ -172,20 +177,22 @@ class Queue:
 
     async def renew(self, ticket: Ticket, lease_ms: int = DEFAULT_LEASE_MS) -> int | None:
         """Push the lease out to `lease_ms` from now, never past the deadline; None if the ticket is stale."""
-        check_int("lease_ms", lease_ms, PRODUCT.lease_ms)
         return (await self.renew_many([Renew(ticket, lease_ms)]))[0]
 
     async def renew_many(self, renewals: Sequence[Renew]) -> list[int | None]:
         """Push several leases out with one commit; see `renew`."""
+        for renewal in renewals:
+            check_int("lease_ms", renewal.lease_ms, PRODUCT.lease_ms)
         return await self._batches.renew(renewals) if renewals else []
 
     async def release(self, ticket: Ticket, *, delay_ms: int = 0) -> bool:
         """Give an unused lease back: the attempt is refunded. False if the ticket is stale."""
-        check_int("delay_ms", delay_ms, PRODUCT.delay_ms)
         return (await self.release_many([Release(ticket, delay_ms)]))[0]
 
     async def release_many(self, releases: Sequence[Release]) -> list[bool]:
         """Give several leases back with one commit; see `release`."""
+        for release in releases:
+            check_int("delay_ms", release.delay_ms, PRODUCT.delay_ms)
         answers = await self._batches.release(releases) if releases else []
         if any(answers):
             self._wake()
@@ -228,6 +235,7 @@ class Queue:
     ) -> "list[Job]":
         """Return one page of jobs in ascending seq; continue with `after_seq` = the last job's seq."""
         check_int("limit", limit, Range(1, LIST_MAX))
+        check_int("after_seq", after_seq, Range(0, SEQ_MAX))
         try:
             wanted = JobFilter(
                 None if status is None else Status(status),
@@ -254,7 +262,8 @@ class Queue:
         return await self._store.version()
 
     async def sweep(self, limit: int = 1_000) -> int:
-        """Move up to `limit` jobs without time or attempts left to dead; return how many."""
+        """Move up to `limit` (1-10,000) jobs without time or attempts left to dead; return how many."""
+        check_int("limit", limit, Range(1, SWEEP_MAX))
         return await self._store.write(lambda transaction: transaction.sweep(limit))
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -263,10 +272,8 @@ class Queue:
         return lambda: self._listeners.discard(listener)
 
     async def close(self) -> None:
-        """Close the queue once nothing is under way; may be called again."""
-        self._is_open = False
-        await self._batches.settle()
-        await self._store.close()
+        """Refuse new calls and close the queue once nothing is under way; may be called again."""
+        await self._batches.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -308,16 +315,45 @@ class _Opening:
 def _refusal(job: NewJob) -> InvalidJob | None:
     try:
         job.check()
+        _check_payload(job.payload)
     except InvalidJob as error:
         return error
     return None
 
 
+def _check_payload(text: object) -> None:
+    """Raise `InvalidJob` unless `text` is None or a text of `encode_payload`: only such texts can be compared."""
+    if text is None:
+        return
+    if type(text) is not str:
+        raise InvalidJob(f"payload must be the text of encode_payload, not {type(text).__name__}")
+    try:
+        canonical = encode_payload(decode_payload(text))
+    except (ValueError, RecursionError) as error:
+        raise InvalidJob(f"payload is not JSON text: {error}") from None
+    if canonical != text:
+        raise InvalidJob("payload must be the text of encode_payload: sorted keys, no spaces, None for null")
+
+
+def _names(queues: Sequence[str] | None) -> tuple[str, ...] | None:
+    if queues is None:
+        return None
+    if isinstance(queues, str):  # else it would be taken for a sequence of one-letter names, and find nothing
+        raise InvalidJob(f"queues must be a sequence of names, not the text {queues!r}")
+    for name in queues:
+        check_id("queue", name)
+    return tuple(queues)
+
+
+def _check_outcome(outcome: str) -> None:
+    if outcome not in ("ok", "retry", "permanent"):
+        raise InvalidJob(f"outcome must be 'ok', 'retry' or 'permanent', not {outcome!r}")
+
+
 def _report(ticket: Ticket, outcome: str, delay_ms: int, failure: FailedAttempt | None) -> Report:
+    _check_outcome(outcome)
     if outcome == "ok":
         return Report.ok(ticket)
     if outcome == "retry":
         return Report.retry(ticket, delay_ms, failure)
-    if outcome == "permanent":
-        return Report.permanent(ticket, failure)
-    raise InvalidJob(f"outcome must be 'ok', 'retry' or 'permanent', not {outcome!r}")
+    return Report.permanent(ticket, failure)

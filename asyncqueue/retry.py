@@ -27,10 +27,11 @@ def backoff_ms(attempt: int, base_ms: int, cap_ms: int, jitter: float) -> int:
     """Return floor(min(cap_ms, base_ms * 2**(attempt-1)) * jitter), for any attempt >= 1, without overflow.
 
     The cap is applied before the ratio, and the exponent is bounded before the power is taken, so the
-    result is within 0..cap_ms for every attempt number.
+    result is within 0..cap_ms for every attempt number. The ratio is exact for caps up to 2**53 ms, which is
+    beyond `PRODUCT.delay_ms`; the last `min` keeps the promise where a float would round up.
     """
     ceiling = min(cap_ms, base_ms << min(attempt - 1, _DOUBLINGS_MAX))
-    return math.floor(ceiling * jitter)
+    return min(ceiling, math.floor(ceiling * jitter))
 
 
 def retry_delay(attempt: int, base_ms: int, cap_ms: int, jitter: float) -> int:
@@ -56,7 +57,8 @@ def check_jitter(jitter: float) -> None:
 class RetryPolicy:
     """Capped exponential backoff with full jitter; all times in milliseconds.
 
-    `retry_after_cap_ms` bounds what a peer may ask for by Retry-After.
+    1 <= base_ms <= cap_ms, and `retry_after_cap_ms` >= 0 bounds what a peer may ask for by Retry-After; no
+    time is above `PRODUCT.delay_ms`, and no delay ever is. Raises `ConfigError` for anything else.
     """
 
     base_ms: int = 1_000
@@ -64,14 +66,12 @@ class RetryPolicy:
     retry_after_cap_ms: int = 3_600_000
 
     def __post_init__(self) -> None:
-        """Refuse a policy whose cap is below its base or whose times are not positive."""
+        """Refuse a policy whose cap is below its base or whose times are outside their ranges."""
+        for name in ("base_ms", "cap_ms", "retry_after_cap_ms"):
+            if getattr(self, name) not in PRODUCT.delay_ms:
+                raise ConfigError(f"retry: {name} must be an integer from 0 to {PRODUCT.delay_ms.high}")
         if not 1 <= self.base_ms <= self.cap_ms:
             raise ConfigError(f"retry: need 1 <= base_ms <= cap_ms, got {self.base_ms} and {self.cap_ms}")
-        if self.retry_after_cap_ms < 0:
-            raise ConfigError("retry: retry_after_cap_ms must be >= 0")
-        longest_ms = max(self.cap_ms, self.retry_after_cap_ms) + self.base_ms
-        if longest_ms not in PRODUCT.delay_ms:
-            raise ConfigError(f"retry: a delay of {longest_ms} ms is beyond {PRODUCT.delay_ms.high} or no integer")
 
     def delay_ms(self, attempt: int, jitter: float, retry_after_ms: int | None = None) -> int:
         """Return the delay before the next try: the backoff, or the peer's capped wish if that is longer.
@@ -83,7 +83,7 @@ class RetryPolicy:
         if retry_after_ms is None:
             return own
         wish = min(max(retry_after_ms, 0), self.retry_after_cap_ms)
-        return max(own, wish) + math.floor(self.base_ms * jitter)
+        return min(max(own, wish) + math.floor(self.base_ms * jitter), PRODUCT.delay_ms.high)
 
 
 class Verdict(StrEnum):

@@ -5,6 +5,7 @@ Both sides import this module, so neither can drift. Pure: bytes and text in, re
 
 import json
 from dataclasses import dataclass
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ __all__ = [
     "REPLY_BYTES_MAX",
     "REQUEST_BYTES_MAX",
     "REQUEST_TIMEOUT",
+    "RETRY_AFTER_MS_MAX",
     "TOKEN_HEADER",
     "TOO_LARGE",
     "UNKNOWN_ID",
@@ -39,6 +41,7 @@ __all__ = [
     "is_ack",
     "parse_message",
     "parse_retry_after",
+    "problem_detail",
     "problem_type",
 ]
 
@@ -133,10 +136,13 @@ def encode_problem(problem: Problem, detail: str) -> bytes:
 
 
 def problem_type(body: bytes) -> str | None:
-    """Return the `type` of a problem body, or None if it is not one."""
-    answer = _loads_or_none(body)
-    kind = answer.get("type") if type(answer) is dict else None
-    return kind if type(kind) is str else None
+    """Return the `type` of a problem body (RFC 9457), or None if it has none that is text. Never raises."""
+    return _text_member(body, "type")
+
+
+def problem_detail(body: bytes) -> str | None:
+    """Return the `detail` of a problem body as it came, or None if it has none that is text. Never raises."""
+    return _text_member(body, "detail")
 
 
 def parse_message(body: bytes) -> Message:
@@ -161,18 +167,26 @@ def parse_message(body: bytes) -> Message:
 def parse_retry_after(value: str | None, now_ms: int) -> int | None:
     """Return a peer's Retry-After as milliseconds from now, 0..RETRY_AFTER_MS_MAX, or None if it says nothing.
 
-    Whole seconds or an HTTP date (RFC 9110, 10.2.3); anything else is ignored. It is a wish: the policy
-    caps it.
+    Whole seconds or an HTTP date (RFC 9110, 10.2.3); anything else is ignored. A date without a zone (the
+    asctime form of RFC 9110, 5.6.7) is UTC, whatever the host's zone is. Never raises. It is a wish: the
+    policy caps it.
     """
     text = value.strip() if value else ""
     if text.isascii() and text.isdigit():
         seconds = int(text) if len(text) <= _RETRY_AFTER_DIGITS_MAX else RETRY_AFTER_MS_MAX
         return min(seconds * 1000, RETRY_AFTER_MS_MAX)
     try:
-        at_ms = int(parsedate_to_datetime(text).timestamp() * 1000)
+        moment = parsedate_to_datetime(text)
+        at_ms = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     except (TypeError, ValueError, OverflowError):
         return None
     return min(max(at_ms - now_ms, 0), RETRY_AFTER_MS_MAX)
+
+
+def _text_member(body: bytes, name: str) -> str | None:
+    answer = _loads_or_none(body)
+    value = answer.get(name) if type(answer) is dict else None
+    return value if type(value) is str else None
 
 
 def _loads_or_none(body: bytes) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from asyncqueue.errors import Conflict, NotDead
+from asyncqueue.errors import Conflict, NotDead, StoreClosed, StoreError
 from asyncqueue.job import LeasedJob, NewJob, Redrive, Release, Renew, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, Store, Transaction
@@ -156,39 +156,65 @@ class BatchedStore:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._batcher: Batcher[_Call, list[Any]] = Batcher(self._run)
+        self._is_closed = False
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict]:
         """See `stores.base.Transaction`."""
-        return await self._batcher.submit(_Call("enqueue", jobs), len(jobs))
+        return await self._submit(_Call("enqueue", jobs), len(jobs))
 
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """See `stores.base.Transaction`. A caller cancelled too late to be withdrawn has its leases released."""
-        return await self._batcher.submit(_Call("claim", (claim,)), claim.limit, self._give_back)
+        return await self._submit(_Call("claim", (claim,)), claim.limit, self._give_back)
 
     async def finish(self, reports: Sequence[Report]) -> list[Status | None]:
         """See `stores.base.Transaction`."""
-        return await self._batcher.submit(_Call("finish", reports), len(reports))
+        return await self._submit(_Call("finish", reports), len(reports))
 
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""
-        return await self._batcher.submit(_Call("renew", renewals), len(renewals))
+        return await self._submit(_Call("renew", renewals), len(renewals))
 
     async def release(self, releases: Sequence[Release]) -> list[bool]:
         """See `stores.base.Transaction`."""
-        return await self._batcher.submit(_Call("release", releases), len(releases))
+        return await self._submit(_Call("release", releases), len(releases))
 
     async def redrive(self, redrives: Sequence[Redrive]) -> list[bool | NotDead]:
         """See `stores.base.Transaction`."""
-        return await self._batcher.submit(_Call("redrive", redrives), len(redrives))
+        return await self._submit(_Call("redrive", redrives), len(redrives))
 
-    async def settle(self) -> None:
-        """Wait until nothing is under way."""
-        await self._batcher.settle()
+    async def close(self) -> None:
+        """Refuse new calls, wait until nothing is under way, close the store; may be called again.
+
+        A caller that is cancelled meanwhile still closes the store: what waits then gets `StoreClosed`.
+        """
+        self._is_closed = True
+        try:
+            await self._batcher.settle()
+        finally:
+            await self.store.close()
+
+    async def _submit(
+        self, call: _Call, weight: int, undelivered: Callable[[list[Any]], None] | None = None
+    ) -> list[Any]:
+        if self._is_closed:
+            raise StoreClosed("the queue is closed")
+        return await self._batcher.submit(call, weight, undelivered)
 
     def _give_back(self, leased: list[LeasedJob]) -> None:
-        self._batcher.post(_Call("release", [Release(job) for job in leased]), len(leased))
+        if leased:
+            self._batcher.post(_Call("release", [Release(job) for job in leased]), len(leased))
 
-    async def _run(self, calls: Sequence[_Call]) -> list[list[Any]]:
+    async def _run(self, calls: Sequence[_Call]) -> Sequence[list[Any] | Exception]:
+        try:
+            return await self._together(calls)
+        except StoreError:  # the database's own trouble: every call of the batch has it
+            raise
+        except Exception:  # a bad item: it must not fail the others, so each call gets a transaction of its own
+            if len(calls) == 1:
+                raise
+            return [await self._alone(call) for call in calls]
+
+    async def _together(self, calls: Sequence[_Call]) -> list[list[Any]]:
         answers: dict[int, list[Any]] = {}
 
         async def work(transaction: Transaction) -> None:
@@ -206,3 +232,9 @@ class BatchedStore:
 
         await self.store.write(work)
         return [answers[place] for place in range(len(calls))]
+
+    async def _alone(self, call: _Call) -> list[Any] | Exception:
+        try:
+            return (await self._together((call,)))[0]
+        except Exception as error:  # noqa: BLE001 - handed to the caller of this call
+            return error

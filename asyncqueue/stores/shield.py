@@ -5,7 +5,7 @@ transaction may be left open. So a transaction runs in a task of its own, which 
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import anyio
@@ -15,11 +15,12 @@ __all__ = ["shielded"]
 T = TypeVar("T")
 
 
-async def shielded(work: Coroutine[Any, Any, T]) -> T:
+async def shielded(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]] | None = None) -> T:
     """Run `work` to its end and return its result or raise its error.
 
     If the caller is cancelled meanwhile (once or often, by anyio or by `Task.cancel`), the work still
-    ends first and the cancellation is raised after it; the work's own result or error is then dropped.
+    ends first and the cancellation is raised after it; the work's own result or error is then dropped, a
+    result after it was given to `undo` (which closes what nobody will ever close otherwise).
     Nothing runs on after this function has returned or raised.
     """
     task = asyncio.ensure_future(work)
@@ -31,7 +32,12 @@ async def shielded(work: Coroutine[Any, Any, T]) -> T:
             except asyncio.CancelledError as error:
                 cancellation = error
     if cancellation is not None:
-        if not task.cancelled():
-            task.exception()  # seen, so that asyncio does not report it as never retrieved
+        # Asking for the exception marks it as seen, so that asyncio does not report it as never retrieved.
+        if not task.cancelled() and task.exception() is None and undo is not None:
+            await shielded(_undone(undo, task.result()))
         raise cancellation
     return task.result()
+
+
+async def _undone(undo: Callable[[T], Awaitable[None]], result: T) -> None:
+    await undo(result)

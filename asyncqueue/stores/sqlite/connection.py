@@ -88,6 +88,8 @@ def check_path(path: str | os.PathLike[str], *, create: bool) -> Path:
     try:
         found = where.stat()
     except FileNotFoundError:
+        if where.is_symlink():
+            raise NotAQueue(f"{path}: a link to a file that does not exist") from None
         if not create:
             raise NotAQueue(f"{path}: no such file") from None
         if not where.parent.is_dir():
@@ -101,7 +103,7 @@ def check_path(path: str | os.PathLike[str], *, create: bool) -> Path:
         raise NotAQueue(f"{path}: has {found.st_nlink} hard links; its locks and journal would be split")
     if not found.st_mode & 0o222 or not os.access(where, os.W_OK):
         raise NotAQueue(f"{path}: is read-only")
-    return where
+    return where.resolve()  # SQLite names its journal after the real file: so does the gate
 
 
 def translated(error: sqlite3.Error, path: Path) -> Exception:
@@ -127,28 +129,40 @@ class Database:
         self.busy_retries = 0
         self._pid = os.getpid()
         self._turn = anyio.Lock()
-        self._gate = Gate(path if profile.gate else None)
-        self._writer: aiosqlite.Connection | None = None
+        self._gate: Gate | None = None  # made once the file is known to be ours: it leaves a side file
+        self._is_closed = False
+        self._writer: aiosqlite.Connection | None = None  # None while open: lost, the next write connects again
         self._reader: aiosqlite.Connection | None = None
 
     @classmethod
     async def open(
-        cls, path: str | os.PathLike[str], profile: Profile, migrate: Work[None], *, create: bool = True
+        cls,
+        path: str | os.PathLike[str],
+        profile: Profile,
+        migrate: Work[None],
+        *,
+        inspect: Work[None] | None = None,
+        create: bool = True,
     ) -> "Database":
         """Open (and with `create` make) the file, then run `migrate` in one write transaction.
 
-        New files are private (0600). Raises `NotAQueue`, `ConfigError`, `StoreBusy`; leaves nothing open then.
+        `inspect` runs before anything is changed (not even the journal mode) and raises for a file that is not
+        ours. New files are private (0600). Raises `NotAQueue`, `ConfigError`, `StoreBusy`; leaves nothing open
+        then, nor if the caller is cancelled.
         """
         profile.check()
         where = check_path(path, create=create)
-        return await shielded(cls._open(where, profile, migrate))
+        return await shielded(cls._open(where, profile, migrate, inspect), undo=cls._close)
 
     @classmethod
-    async def _open(cls, where: Path, profile: Profile, migrate: Work[None]) -> "Database":
+    async def _open(
+        cls, where: Path, profile: Profile, migrate: Work[None], inspect: Work[None] | None
+    ) -> "Database":
         _create_private(where)
         database = cls(where, profile)
         try:
-            database._writer = await database._connect()
+            database._writer = await database._connect(inspect)
+            database._gate = Gate(where) if profile.gate else None
             await database.write(migrate)
             database._reader = await database._connect()
         except BaseException:
@@ -170,7 +184,8 @@ class Database:
             try:
                 return await shielded(self._transaction(work, patient_until))
             finally:
-                self._gate.leave()
+                if self._gate is not None:
+                    self._gate.leave()
 
     async def read(self, sql: str, parameters: Iterable[Any] | dict[str, Any] = ()) -> list[Any]:
         """Return all rows of one SELECT, a consistent moment of its own. Raises as `write` does."""
@@ -192,6 +207,7 @@ class Database:
         await shielded(self._close())
 
     async def _close(self) -> None:
+        self._is_closed = True
         async with self._turn:
             writer, self._writer = self._writer, None
             reader, self._reader = self._reader, None
@@ -201,15 +217,18 @@ class Database:
         finally:
             if writer is not None:
                 await writer.close()
-            self._gate.close()
+            if self._gate is not None:
+                self._gate.close()
 
-    async def _connect(self) -> aiosqlite.Connection:
+    async def _connect(self, inspect: Work[None] | None = None) -> aiosqlite.Connection:
         try:
             connection = await aiosqlite.connect(self.path, isolation_level=None, timeout=_HOP_TIMEOUT_S)
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
         try:
             until = time.monotonic() + self.profile.patience_ms / 1000
+            if inspect is not None:
+                await self._patiently(lambda: inspect(connection), until)
             for pragma in statements.PRAGMAS[self.profile.journal]:
                 await self._patiently(lambda pragma=pragma: connection.execute_fetchall(pragma), until)  # type: ignore[misc]
         except BaseException:
@@ -234,14 +253,12 @@ class Database:
     async def _healthy_writer(self) -> aiosqlite.Connection:
         """Return the write connection; a new one if the old one could not even be rolled back."""
         self._check_usable()
-        writer = self._writer
-        if writer is None:
-            raise StoreClosed(f"{self.path}: is closed")
-        if writer.in_transaction:
-            self._writer = None
-            await writer.close()
-            writer = self._writer = await self._connect()
-        return writer
+        if self._writer is not None and self._writer.in_transaction:
+            lost, self._writer = self._writer, None
+            await lost.close()
+        if self._writer is None:
+            self._writer = await self._connect()
+        return self._writer
 
     async def _roll_back(self, writer: aiosqlite.Connection) -> None:
         # No-op without a transaction. If it fails, the next write finds the transaction open and reconnects.
@@ -266,7 +283,8 @@ class Database:
     async def _enter_gate(self, patient_until: float) -> None:
         try:
             async with asyncio.timeout(max(0.0, patient_until - time.monotonic())):
-                await self._gate.enter()
+                if self._gate is not None:
+                    await self._gate.enter()
         except TimeoutError:
             raise StoreBusy(f"{self.path}: other processes held the write turn for too long") from None
 
@@ -276,7 +294,7 @@ class Database:
 
     def _check_usable(self) -> None:
         self._check_process()
-        if self._writer is None:
+        if self._is_closed:
             raise StoreClosed(f"{self.path}: is closed")
 
 

@@ -24,12 +24,9 @@ _HAS_FLOCK = fcntl is not None
 
 
 class Gate:
-    """One process's handle on the side file `<database>-gate`; one waiter at a time (its store has one turn).
+    """One process's handle on the side file `<database>-gate`; one waiter at a time (its store has one turn)."""
 
-    `database=None` makes a gate that is always open.
-    """
-
-    def __init__(self, database: Path | None) -> None:
+    def __init__(self, database: Path) -> None:
         self._guard = threading.Lock()
         self._waiter: asyncio.Future[None] | None = None  # who is told when the waiting thread gets the lock
         self._thread_waits = False
@@ -116,8 +113,8 @@ def _tell(waiter: "asyncio.Future[None]") -> None:
         waiter.set_result(None)
 
 
-def _open_side_file(database: Path | None) -> int | None:
-    if database is None or not _HAS_FLOCK:
+def _open_side_file(database: Path) -> int | None:
+    if not _HAS_FLOCK:
         return None
     try:
         return os.open(f"{database}-gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

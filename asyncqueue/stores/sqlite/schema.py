@@ -10,7 +10,7 @@ import aiosqlite
 from asyncqueue.errors import NewerSchema, NotAQueue
 from asyncqueue.stores.sqlite import statements
 
-__all__ = ["CONTRACT_SCRIPT", "PRODUCT_SCRIPT", "VERSION", "migrate", "script"]
+__all__ = ["CONTRACT_SCRIPT", "PRODUCT_SCRIPT", "VERSION", "inspect", "migrate", "script"]
 
 VERSION: Final = 2  # of `PRAGMA user_version`; a contract file has 0
 CONTRACT_SCRIPT: Final = "0001_contract.sql"
@@ -44,11 +44,10 @@ def script(name: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
-    """Make or migrate the tables; runs inside the caller's write transaction, so racing processes queue up.
+async def inspect(connection: aiosqlite.Connection, path: Path) -> bool:
+    """Tell whether the file must be migrated; only reads.
 
-    Raises `NotAQueue` for a database of something else and `NewerSchema` for a file of a later version;
-    the caller's rollback then leaves it as it was.
+    Raises `NotAQueue` for a database of something else and `NewerSchema` for a file of a later version.
     """
     rows = list(await connection.execute_fetchall(statements.SCHEMA_STATE))
     version, tables, jobs, redrives = rows[0]
@@ -60,9 +59,20 @@ async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
     if version > VERSION:
         raise NewerSchema(f"{path}: schema {version} is newer than {VERSION}: upgrade asyncqueue to open it")
     if version == VERSION:
-        return
+        return False
     if version or len(columns) > len(_JOBS):
         raise NotAQueue(f"{path}: a queue with unknown changes (schema {version}); nothing was changed")
+    return True
+
+
+async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
+    """Make or migrate the tables; runs inside the caller's write transaction, so racing processes queue up.
+
+    Raises as `inspect` does, since the file may have changed since then; the caller's rollback then leaves it
+    as it was.
+    """
+    if not await inspect(connection, path):
+        return
     for name in (CONTRACT_SCRIPT, PRODUCT_SCRIPT):
         for statement in script(name):
             await connection.execute_fetchall(statement)

@@ -147,15 +147,16 @@ RETURNING id, qty, owner, token, attempts, lease_until, queue, kind, payload, pr
 SWEEP: Final = """
 UPDATE jobs SET status = 'dead', owner = NULL, lease_until = NULL, finished_at = :now,
   reason = CASE WHEN deadline <= :now THEN 'deadline' ELSE 'exhausted' END,
-  last_error = ifnull(last_error,
-    CASE WHEN status = 'leased' AND deadline > :now THEN 'lease lost on last attempt' END)
+  last_error = CASE WHEN status = 'leased' AND deadline > :now THEN 'lease lost on last attempt'
+    ELSE last_error END
 WHERE seq IN (SELECT value FROM json_each(:seqs))
 RETURNING id
 """
 
-# The attempts that end without a report, since their lease is taken away.
+# The attempts that end without a report, since their lease is taken away. A row that the history does not accept
+# is left out (OR IGNORE): it must not cost the rows beside it, here and below.
 LOST: Final = """
-INSERT INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error)
+INSERT OR IGNORE INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error)
 SELECT id, token, attempts, owner, :now, 'lost', 'unknown', 'lease ran out without a report' FROM jobs
 WHERE status = 'leased' AND seq IN (SELECT value FROM json_each(:seqs))
 """
@@ -201,7 +202,7 @@ RETURNING id, status
 """  # noqa: S608 - a constant, joined from a constant
 
 HISTORY_APPEND: Final = """
-INSERT INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error, http_status)
+INSERT OR IGNORE INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error, http_status)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :now, value ->> 4, value ->> 5, value ->> 6, value ->> 7
 FROM json_each(:rows)
 """

@@ -4,6 +4,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -86,7 +87,7 @@ class SqliteTransaction:
             return []
         seqs = _array(seq for seq, _priority, _status in picked)
         if any(status == Status.LEASED for _seq, _priority, status in picked):
-            await self._rows(statements.LOST, seqs=seqs)
+            await self._history(statements.LOST, seqs=seqs)
         rows = await self._rows(statements.CLAIM, seqs=seqs, owner=claim.owner, lease_ms=claim.lease_ms)
         rank = {seq: place for place, (seq, _priority, _status) in enumerate(picked)}
         rows.sort(key=lambda row: rank[row[-1]])
@@ -98,8 +99,7 @@ class SqliteTransaction:
             (*_ticket(r.ticket), r.outcome, r.delay_ms, printable(r.failure.error) if r.failure else None)
             for r in reports
         ]
-        by_id = await self._settled(statements.FINISH, items, late=self._late)
-        answers = _first_of_each(reports, by_id)
+        answers = await self._settled(statements.FINISH, items, late=self._late)
         await self._remember(
             (r.ticket, r.outcome, r.failure)
             for r, status in zip(reports, answers, strict=True)
@@ -110,14 +110,14 @@ class SqliteTransaction:
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""
         items = [(*_ticket(r.ticket), r.lease_ms) for r in renewals]
-        return _first_of_each(renewals, await self._settled(statements.RENEW, items))
+        return await self._settled(statements.RENEW, items)
 
     async def release(self, releases: Sequence[Release]) -> list[bool]:
         """See `stores.base.Transaction`."""
         items = [
             (*_ticket(r.ticket), r.delay_ms, printable(r.failure.error) if r.failure else None) for r in releases
         ]
-        answers = _first_of_each(releases, await self._settled(statements.RELEASE, items))
+        answers = await self._settled(statements.RELEASE, items)
         await self._remember(
             (r.ticket, "release", r.failure)
             for r, status in zip(releases, answers, strict=True)
@@ -147,7 +147,7 @@ class SqliteTransaction:
 
     async def _bury(self, seqs: list[int]) -> int:
         array = _array(seqs)
-        await self._rows(statements.LOST, seqs=array)
+        await self._history(statements.LOST, seqs=array)
         return len(await self._rows(statements.SWEEP, seqs=array))
 
     async def _pick(self, names: list[str], limit: int) -> list[tuple[int, int, str]]:
@@ -158,21 +158,30 @@ class SqliteTransaction:
             picked.sort(key=lambda row: (-row[1], row[0]))
         return picked[:limit]
 
-    async def _settled(self, statement: str, items: list[tuple[Any, ...]], **extra: Any) -> dict[str, Any]:
-        """Run a report statement over the first item of each job; return what it answered, by id."""
-        first = {item[0]: item for item in reversed(items)}
-        return dict(await self._rows(statement, items=_array(first.values()), **extra))
+    async def _settled(self, statement: str, items: list[tuple[Any, ...]], **extra: Any) -> list[Any]:
+        """Run a report statement over `items`; return what it answered to each, None for a stale ticket.
+
+        Reports on one job are taken one after the other, as if they had come alone: a stale ticket must not
+        hide the holder's own, which shares its set by group commit.
+        """
+        answers: list[Any] = []
+        for a_round in _rounds(items):
+            by_id = dict(await self._rows(statement, items=_array(item for _place, item in a_round), **extra))
+            answers += [(place, by_id.get(item[0])) for place, item in a_round]
+        return [answer for _place, answer in sorted(answers, key=itemgetter(0))]
 
     async def _remember(self, ended: Iterable[tuple[Ticket, str, FailedAttempt | None]]) -> None:
-        """Append history rows; a history that cannot be written never undoes the report itself."""
         rows = [
             (t.id, t.token, t.attempt, t.owner, outcome, f.certainty, printable(f.error), f.http_status)
             for t, outcome, f in ((t, outcome, f or _UNEXPLAINED) for t, outcome, f in ended)
         ]
-        if not rows:
-            return
+        if rows:
+            await self._history(statements.HISTORY_APPEND, rows=_array(rows))
+
+    async def _history(self, statement: str, **parameters: Any) -> None:
+        """Append history rows; a history that cannot be written never undoes the change that it tells of."""
         try:
-            await self._rows(statements.HISTORY_APPEND, rows=_array(rows))
+            await self._rows(statement, **parameters)
         except sqlite3.Error:
             if not self._connection.in_transaction:  # SQLite gave the whole transaction up: nothing to keep
                 raise
@@ -207,8 +216,16 @@ class SqliteStore:
         if sqlite3.sqlite_version_info < _SQLITE_MIN:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old: 3.38 or newer is needed")
         where = Path(path)
+
+        async def inspect(connection: aiosqlite.Connection) -> None:
+            await schema.inspect(connection, where)
+
         database = await Database.open(
-            path, profile or Profile(), lambda connection: schema.migrate(connection, where), create=create
+            path,
+            profile or Profile(),
+            lambda connection: schema.migrate(connection, where),
+            inspect=inspect,
+            create=create,
         )
         return cls(database, clock or SystemClock(), accept_late=accept_late)
 
@@ -273,9 +290,16 @@ def _ticket(ticket: Ticket) -> tuple[str, int, int, str, int]:
     return ticket.id, ticket.token, ticket.qty, ticket.owner, ticket.attempt
 
 
-def _first_of_each(items: Sequence[Report | Renew | Release], by_id: dict[str, Any]) -> list[Any]:
-    """Return each item's answer; of several items for one job in a set, only the first gets it."""
-    return [by_id.pop(item.ticket.id, None) for item in items]
+def _rounds(items: list[tuple[Any, ...]]) -> list[list[tuple[int, tuple[Any, ...]]]]:
+    """Split `items` (id first) so that no id comes twice in a round; each with its place in `items`."""
+    rounds: list[list[tuple[int, tuple[Any, ...]]]] = []
+    seen: dict[str, int] = {}
+    for place, item in enumerate(items):
+        nth = seen[item[0]] = seen.get(item[0], -1) + 1
+        if nth == len(rounds):
+            rounds.append([])
+        rounds[nth].append((place, item))
+    return rounds
 
 
 def _compared(job: NewJob, there: Sequence[Any]) -> bool | Conflict:

@@ -1,0 +1,87 @@
+"""The stores that the suite runs on: a new store is one more fixture id."""
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from asyncqueue import queue as queue_module
+from asyncqueue.clock import ManualClock
+from asyncqueue.stores import open_store
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture(params=["sqlite"])
+def url(request, tmp_path):
+    """The address of a fresh, empty database."""
+    return str(tmp_path / "jobs.db")
+
+
+@pytest.fixture
+async def store(url, clock):
+    opened = await open_store(url, clock=clock)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def late_store(url, clock):
+    """The same store, opened so that it takes late reports."""
+    opened = await open_store(url, clock=clock, accept_late=True)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def queue(url, clock) -> AsyncIterator[queue_module.Queue]:
+    async with queue_module.Queue.open(url, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def opening(url, clock):
+    """How to open one more queue on the same database."""
+
+    @asynccontextmanager
+    async def open_another(**settings):
+        async with queue_module.Queue.open(url, clock=clock, **settings) as opened:
+            yield opened
+
+    return open_another
+
+
+class Raw:
+    """A look at the tables beside the store, and the faults that only the database itself can have."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def select(self, sql):
+        with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
+            return connection.execute(sql).fetchall()
+
+    def execute(self, sql):
+        self.select(sql)
+
+    def insert_jobs(self, rows):
+        """Write whole rows (dicts) past the store."""
+        names = list(rows[0])
+        statement = f"INSERT INTO jobs ({','.join(names)}) VALUES ({','.join('?' * len(names))})"
+        with contextlib.closing(sqlite3.connect(self._path)) as connection, connection:
+            connection.executemany(statement, [tuple(row.values()) for row in rows])
+
+    def break_history(self):
+        self.execute(
+            "CREATE TRIGGER broken BEFORE INSERT ON attempts BEGIN SELECT raise(ABORT, 'history is broken'); END"
+        )
+
+
+@pytest.fixture
+def raw(url):
+    return Raw(url)
