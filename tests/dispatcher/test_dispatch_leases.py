@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import anyio
+from dispatch_support import Hands, Log, Outage, Verbs, drained, fill, running, until
 
 from asyncqueue.clock import ManualClock
 from asyncqueue.dispatcher import Dispatcher
@@ -15,7 +16,6 @@ from asyncqueue.job import Release
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.retry import RetryPolicy
-from tests.dispatcher.support import Hands, Log, Outage, Verbs, drained, fill, running, until
 
 
 async def test_a_delivery_of_five_leases_is_sent_once__kind_3_heartbeat_not_below_the_lease(queue):
@@ -99,7 +99,7 @@ async def test_a_stale_report_is_counted_and_changes_no_row__kind_2_two_final_ou
 
 
 async def test_sends_end_before_their_lease_when_no_renewal_gets_through__kind_9_zombie(queue):
-    """The holder's own monotonic clock decides; the dispatcher is red meanwhile, recovers, and refills all slots."""
+    """The holder's own monotonic clock decides; red meanwhile, it recovers and refills all slots."""
     await fill(queue, 6)
     log, hands = Log(), Hands()
     cut_at: list[float] = []

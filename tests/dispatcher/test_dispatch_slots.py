@@ -4,13 +4,13 @@ import asyncio
 import sqlite3
 
 import pytest
+from dispatch_support import Hands, Verbs, drained, fill, running, until
 
 from asyncqueue.dispatcher import Dispatcher
 from asyncqueue.errors import Retryable, StoreBusy
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.retry import RetryPolicy
-from tests.dispatcher.support import Hands, Verbs, drained, fill, running, until
 
 QUICK = RetryPolicy(base_ms=1, cap_ms=1)
 

@@ -19,6 +19,7 @@ from asyncqueue.queue import Queue
 from asyncqueue.retry import Certainty, Outcome, Verdict
 
 ROOT = Path(__file__).parents[2]
+CHILD = Path(__file__).with_name("dispatch_child.py")
 Kind = TypeVar("Kind", bound=Event)
 OK = Outcome(Verdict.OK, Certainty.ACCEPTED)
 PATIENCE_S = 20
@@ -165,8 +166,8 @@ async def drained(dispatcher: Dispatcher, *, seconds: float = PATIENCE_S) -> Non
 
 @contextlib.contextmanager
 def child(path: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
-    """Run `tests.dispatcher.child` in a real process; killed at the latest when the block ends."""
-    command = [sys.executable, "-m", "tests.dispatcher.child", str(path), *map(str, words)]
+    """Run `dispatch_child.py` in a real process; killed at the latest when the block ends."""
+    command = [sys.executable, str(CHILD), str(path), *map(str, words)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE) as process:
         try:

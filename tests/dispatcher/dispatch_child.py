@@ -1,4 +1,4 @@
-"""A dispatcher in a process of its own: `python -m tests.dispatcher.child DB LOG [name=value ...]`.
+"""A dispatcher in a process of its own: `python dispatch_child.py DB LOG [name=value ...]`.
 
 What happens to a job is its kind. Every start is appended to LOG as one line: `<pid> <id>`.
 """
