@@ -32,7 +32,7 @@ class EndpointRest:
             # those in flight when a rest began do not prolong it by their faults, only by what they ask for
             pause_s = min(_PAUSE_MAX_S, _FIRST_PAUSE_S * 2 ** min(self._faults, 8))
         if outcome.verdict in (Verdict.HOLD, Verdict.RETRY) and outcome.retry_after_ms:
-            pause_s = max(pause_s, min(outcome.retry_after_ms, _WISH_MAX_MS) / 1000)
+            pause_s = max(pause_s, max(0, min(outcome.retry_after_ms, _WISH_MAX_MS)) / 1000)
         if pause_s <= resting_s:
             return None
         if not resting_s:
