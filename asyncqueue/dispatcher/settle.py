@@ -72,9 +72,8 @@ async def serve_slot(flight: Flight, sender: Sender, rest: EndpointRest, events:
             with anyio.CancelScope(deadline=delivery.lease_ends) as delivery.scope:
                 delivery.outcome = await _sent(sender, delivery.job)
             delivery.scope = None
-        if (
-            delivery.outcome is not None
-        ):  # the endpoint rests before anybody can claim for the slot that falls free
+        if delivery.outcome is not None:
+            # noted here, not with the report: nobody may claim for the free slot before the endpoint rests
             if pause_s := rest.note(delivery.outcome):
                 events.emit(Held(round(pause_s * 1000), delivery.outcome.error))
         elif delivery.ended is None:
