@@ -18,7 +18,7 @@ import asyncio
 import os
 import sqlite3
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
@@ -51,6 +51,7 @@ Fault = Callable[[str], object]
 Send = Callable[[dict[str, Any]], Awaitable[object]]
 
 _BUSY_TIMEOUT_S: Final = 1
+_THREAD_POLL_S: Final = 0.001
 _PRIVATE: Final = 0o600
 _NOW_MS: Final = Range(0, TIME_MS_MAX)
 _TOKEN: Final = Range(1, TOKEN_MAX)
@@ -82,10 +83,14 @@ async def _transaction(
 async def _immediate(con: aiosqlite.Connection, work: Callable[[], Awaitable[T]], fault: Fault | None) -> T:
     if con.in_transaction:  # not ours: a failed BEGIN must not roll it back
         raise sqlite3.OperationalError("the connection has an open transaction: end it before this call")
+    changes = con.total_changes
     try:
         await con.execute_fetchall(statements.BEGIN)
         result = await work()
-        await con.execute_fetchall(statements.COMMIT)
+        if result or con.total_changes != changes:  # a sweep counts although its claim found nothing
+            await con.execute_fetchall(statements.COMMIT)
+        else:  # COMMIT would wait for every reader to leave, only to write nothing
+            await con.rollback()
     except BaseException as error:
         await _roll_back(con, error)
         raise
@@ -97,13 +102,25 @@ async def _immediate(con: aiosqlite.Connection, work: Callable[[], Awaitable[T]]
 async def _roll_back(con: aiosqlite.Connection, error: BaseException) -> None:
     """Roll back what is open, if anything is; a failure to do so is noted on `error`, which stays the one raised.
 
-    Shielded too: a loop that shuts down cancels the transaction's own task, while the statement that it
-    waited for still runs. The driver's queue is first in, first out, so the rollback follows that statement.
+    The driver's queue is first in, first out, so the rollback follows a statement whose wait was cancelled.
     """
     try:
-        await shielded(con.rollback())
+        await _insist(con.rollback)
     except (sqlite3.Error, ValueError) as second:
         error.add_note(f"the rollback failed as well: {second}")
+
+
+async def _insist(step: Callable[[], Awaitable[object]]) -> None:
+    """Repeat a step until once it was not cancelled; doing it twice must be the same as doing it once.
+
+    Only for the end of a task of our own: a loop that shuts down cancels that too, but once.
+    """
+    while True:
+        try:
+            await step()
+        except asyncio.CancelledError:
+            continue
+        return
 
 
 async def _first_row(con: aiosqlite.Connection, sql: str, values: dict[str, Any]) -> Any | None:
@@ -138,13 +155,39 @@ async def _open_existing(name: str) -> aiosqlite.Connection:
     _check_ordinary(name, os.stat(name))  # noqa: PTH116 - a stat, since opening and closing would drop our locks
     # mode=rw: should the file vanish just now, SQLite does not make an empty one in its place.
     uri = f"file://{quote(os.fsencode(name))}?mode=rw"
-    con = aiosqlite.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
+    opened: list[sqlite3.Connection] = []
+
+    def connect() -> sqlite3.Connection:
+        opened.append(
+            sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S, check_same_thread=False)
+        )
+        return opened[0]
+
+    con = aiosqlite.Connection(connect, iter_chunk_size=64)
     try:
         await shielded(_initialise(con))
     except BaseException:
-        await shielded(con.close())
+        await shielded(_close(con, opened))
         raise
     return con
+
+
+async def _close(con: aiosqlite.Connection, opened: Iterable[sqlite3.Connection] = ()) -> None:
+    """Close a connection in whatever state, and see its thread end.
+
+    After a failed or cancelled connect the driver stops its thread but does not wait for it (a loop that is
+    closed meanwhile would make the thread end with a traceback), and it forgets what the thread had opened.
+    """
+
+    async def close() -> None:
+        await con.close()
+        thread = con._thread  # noqa: SLF001 - there is no public way to wait for it
+        while thread.is_alive():  # noqa: ASYNC110 - a thread of the driver sets no event of ours
+            await asyncio.sleep(_THREAD_POLL_S)
+
+    await _insist(close)
+    for raw in opened:
+        raw.close()
 
 
 async def _initialise(con: aiosqlite.Connection) -> None:
@@ -152,14 +195,19 @@ async def _initialise(con: aiosqlite.Connection) -> None:
     for pragma in statements.CONTRACT_PRAGMAS:
         await con.execute_fetchall(pragma)
 
-    async def make_tables() -> None:
-        present = [name for (name,) in await con.execute_fetchall(statements.CONTRACT_TABLES)]
+    async def make_tables() -> bool:
+        present = await tables()
         for statement in schema.script(schema.CONTRACT_SCRIPT):
             await con.execute_fetchall(statement)
         if "jobs" not in present:
             await con.execute_fetchall(statements.CONTRACT_LIVE_INDEX)
+        return True
 
-    await _immediate(con, make_tables, None)
+    async def tables() -> set[str]:
+        return {name for (name,) in await con.execute_fetchall(statements.CONTRACT_TABLES)}
+
+    if await tables() != {"jobs", "redrives"}:  # else a busy writer need not be waited for
+        await _immediate(con, make_tables, None)
 
 
 def _file_name(path: str | os.PathLike[str]) -> str:
@@ -373,7 +421,7 @@ async def run_file(  # noqa: PLR0913, PLR0917 - the contract names the arguments
     try:
         return await run_once(con, owner, clock, send, jitter, lease_ms)
     finally:
-        await shielded(con.close())
+        await shielded(_close(con))
 
 
 def _existing_name(path: str | os.PathLike[str]) -> str:
