@@ -285,6 +285,14 @@ async def test_claim_buries_a_bounded_number_of_dead_jobs_and_still_finds_the_li
     assert (await store.stats()).dead == 600
 
 
+async def test_job_without_attempts_left_is_never_claimed_though_too_many_are_to_be_buried_at_once(
+    store, raw, clock
+):
+    await put(store, *(job(f"spent{n}", max_attempts=1) for n in range(600)), job("fresh"))
+    raw.execute("UPDATE jobs SET attempts = 1 WHERE id LIKE 'spent%'")
+    assert [leased.id for leased in await take(store, 9)] == ["fresh"]
+
+
 async def test_paused_queue_is_passed_over(store, raw):
     await put(store, job("a", queue="held"), job("b"))
     raw.execute("INSERT INTO queues (name, paused) VALUES ('held', 1)")
