@@ -70,17 +70,22 @@ def _code(command: click.Command, arguments: Sequence[str]) -> int:
         return PIPE_GONE
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return BAD_INPUT
     except click.ClickException as error:
-        say("error", _usage(error))
-        return error.exit_code if isinstance(error, click.UsageError) else BAD_INPUT
+        return _misused(error)
     except BaseExceptionGroup as group:
         return _told(_only(group))
     except (AsyncQueueError, OSError) as error:
         return _told(error)
     return code if isinstance(code, int) else OK
+
+
+def _misused(error: click.ClickException) -> int:
+    """Tell what is wrong with the command line; without any arguments the help is the answer."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+    else:
+        say("error", _usage(error))
+    return BAD_INPUT
 
 
 def _told(error: BaseException) -> int:
