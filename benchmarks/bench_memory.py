@@ -1,6 +1,6 @@
 """Is memory flat while a million jobs stream in and a hundred thousand drain?
 
-Three processes, each measured by the kernel's own peak (`ru_maxrss` of the finished child, MB): `enqueue` of a stream,
+Three processes, each measured by its own peak as the kernel counts it, in MB: `enqueue` of a stream,
 then `dispatch --drain` of another file against `receiver`. The goal: each below 150 MB.
 """
 
