@@ -68,7 +68,7 @@ class Dispatcher:
         queues: Sequence[str] | None = None,
         owner_prefix: str = "",
         policy: RetryPolicy | None = None,
-        poll_ms: int = 25,
+        poll_ms: int = 50,
         grace_ms: int = 10_000,
         events: Events | None = None,
     ) -> None:
