@@ -294,7 +294,7 @@ async def test_a_stop_that_lands_exactly_as_an_inner_await_completes_always_stop
     with anyio.fail_after(50):
         for attempt in range(2_000):
             box: list[Dispatcher] = []
-            sender = Stopper(box, chance.randrange(4))
+            sender = Scripted() if attempt % 2 else Stopper(box, chance.randrange(4))
             dispatcher = Dispatcher(queue, sender, concurrency=2, grace_ms=chance.choice([0, 0, 1_000]))
             box.append(dispatcher)
             task = asyncio.create_task(dispatcher.run())
