@@ -275,14 +275,22 @@ async def test_claim_answers_best_first_over_all_queues(store):
 
 
 async def test_claim_buries_a_bounded_number_of_dead_jobs_and_still_finds_the_living(store, clock):
-    await put(store, *(job(f"old{n}", ttl_ms=10) for n in range(600)), job("young"))
+    await put(store, *(job(f"old{n}", ttl_ms=10) for n in range(9_000)), job("young"))
     clock.advance(10)
     assert [leased.id for leased in await take(store)] == ["young"]
     dead = (await store.stats()).dead
-    assert 0 < dead < 600
+    assert 0 < dead < 9_000
     await take(store)
     await take(store)
-    assert (await store.stats()).dead == 600
+    assert (await store.stats()).dead == 9_000
+
+
+async def test_job_without_attempts_left_is_never_claimed_though_too_many_are_to_be_buried_at_once(
+    store, raw, clock
+):
+    await put(store, *(job(f"spent{n}", max_attempts=1) for n in range(9_000)), job("fresh"))
+    raw.execute("UPDATE jobs SET attempts = 1 WHERE id LIKE 'spent%'")
+    assert [leased.id for leased in await take(store, 9)] == ["fresh"]
 
 
 async def test_paused_queue_is_passed_over(store, raw):

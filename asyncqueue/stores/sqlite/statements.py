@@ -10,6 +10,16 @@ __all__ = [
     "BEGIN",
     "CLAIM",
     "COMMIT",
+    "CONTRACT_AUDIT",
+    "CONTRACT_CLAIM",
+    "CONTRACT_ENQUEUE",
+    "CONTRACT_FINISH",
+    "CONTRACT_LIVE_INDEX",
+    "CONTRACT_PRAGMAS",
+    "CONTRACT_QTY",
+    "CONTRACT_REDRIVE",
+    "CONTRACT_SWEEP",
+    "CONTRACT_TABLES",
     "DATA_VERSION",
     "ENQUEUE",
     "EXISTING",
@@ -32,6 +42,69 @@ __all__ = [
     "SWEEP",
     "SWEEPABLE",
 ]
+
+# --- the contract layer (asyncqueue/worker.py), one job at a time --------------------------------------
+
+CONTRACT_PRAGMAS: Final = ("PRAGMA journal_mode=DELETE", "PRAGMA synchronous=FULL")
+CONTRACT_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name IN ('jobs','redrives')"
+# Made only together with the tables: the claim's search then costs the live jobs, not the whole history.
+CONTRACT_LIVE_INDEX: Final = "CREATE INDEX contract_live ON jobs(seq) WHERE status IN ('pending','leased')"
+
+CONTRACT_QTY: Final = "SELECT qty FROM jobs WHERE id = :id"
+CONTRACT_ENQUEUE: Final = """
+INSERT INTO jobs (id, qty, status, attempts, max_attempts, token, available_at, deadline)
+VALUES (:id, :qty, 'pending', 0, :max_attempts, 0, :now, :now + :ttl_ms)
+"""
+
+CONTRACT_SWEEP: Final = """
+UPDATE jobs SET status = 'dead', owner = NULL, lease_until = NULL,
+  reason = CASE WHEN deadline <= :now THEN 'deadline' ELSE 'exhausted' END
+WHERE status IN ('pending','leased') AND (status = 'pending' OR lease_until <= :now)
+  AND (deadline <= :now OR attempts >= max_attempts)
+"""
+CONTRACT_CLAIM: Final = """
+UPDATE jobs SET status = 'leased', attempts = attempts + 1, token = token + 1, owner = :owner,
+  lease_until = min(:now + :lease_ms, deadline), reason = NULL
+WHERE seq = (
+  SELECT seq FROM jobs
+  WHERE status IN ('pending','leased')
+    AND CASE status WHEN 'pending' THEN available_at ELSE lease_until END <= :now
+  ORDER BY seq LIMIT 1)
+RETURNING id, qty, owner, token, attempts, lease_until
+"""
+
+# The fence is the WHERE: every part of the ticket and both time limits, or nothing changes.
+CONTRACT_FINISH: Final = """
+UPDATE jobs SET
+  status = CASE
+    WHEN :outcome = 'ok' THEN 'done'
+    WHEN :outcome = 'permanent' OR attempts >= max_attempts OR :now + :delay_ms >= deadline THEN 'dead'
+    ELSE 'pending' END,
+  reason = CASE
+    WHEN :outcome = 'ok' THEN NULL
+    WHEN :outcome = 'permanent' THEN 'permanent'
+    WHEN attempts >= max_attempts THEN 'exhausted'
+    WHEN :now + :delay_ms >= deadline THEN 'deadline'
+    ELSE 'retry' END,
+  available_at = CASE
+    WHEN :outcome = 'retry' AND attempts < max_attempts AND :now + :delay_ms < deadline THEN :now + :delay_ms
+    ELSE :now END,
+  owner = NULL, lease_until = NULL
+WHERE id = :id AND status = 'leased' AND qty = :qty AND owner = :owner AND token = :token
+  AND attempts = :attempt AND lease_until = :lease_until AND :now < lease_until AND :now < deadline
+RETURNING status
+"""
+
+CONTRACT_AUDIT: Final = """
+INSERT INTO redrives (id, token, at_ms, note)
+SELECT id, token, :now, :note FROM jobs WHERE id = :id AND status = 'dead'
+RETURNING seq
+"""
+CONTRACT_REDRIVE: Final = """
+UPDATE jobs SET status = 'pending', attempts = 0, available_at = :now, deadline = :now + :ttl_ms,
+  owner = NULL, lease_until = NULL, reason = NULL
+WHERE id = :id AND status = 'dead'
+"""
 
 # --- connection and schema ---------------------------------------------------------------------------
 
