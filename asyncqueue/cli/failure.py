@@ -75,10 +75,6 @@ def _code(command: click.Command, arguments: Sequence[str]) -> int:
     try:
         code = command.main(list(arguments), prog_name="asyncqueue", standalone_mode=False)
         sys.stdout.flush()
-    except SystemExit as leaving:
-        if isinstance(leaving.__context__, BrokenPipeError):  # click has met it before us
-            return PIPE_GONE
-        raise
     except _EXPECTED as error:
         return _told(_only(error))
     return code if isinstance(code, int) else OK

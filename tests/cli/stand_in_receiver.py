@@ -55,6 +55,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 256
 
     def handle_error(self, *_arguments: object) -> None:
         """Say nothing: a killed dispatcher breaks its connections."""

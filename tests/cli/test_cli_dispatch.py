@@ -87,10 +87,13 @@ def test_an_empty_queue_is_drained_at_once(run, db, serve):
     assert _events(ended.stdout)[-1]["claimed"] == 0
 
 
-def test_only_the_named_queues_are_served(run, db, serve):
+def test_only_the_named_queues_are_served(run, db, start, serve):
     for queue in ("a", "b", "c"):
         run("enqueue", db, queue, 1, "--queue", queue)
-    assert run("dispatch", db, serve(), "--drain", "--queue", "a", "--queue", "c").returncode == 0
+    process = start(db, serve(), "--queue", "a", "--queue", "c")
+    assert {_await_event(process, "settled")["id"] for _ in range(2)} == {"a", "c"}
+    process.terminate()
+    assert process.wait(30) == 0
     queues = _stats(run, db)["queues"]
     assert [queues[name]["done"] for name in "abc"] == [1, 0, 1]
 
