@@ -20,7 +20,7 @@ from asyncqueue.cli.view import LiveView, Tally
 from asyncqueue.clock import SystemClock
 from asyncqueue.dispatcher import Dispatcher
 from asyncqueue.dispatcher.send import HttpSender
-from asyncqueue.events import Event, Events, record
+from asyncqueue.events import Event, Events, Subscriber, record
 from asyncqueue.queue import Queue
 from asyncqueue.retry import RetryPolicy
 
@@ -33,12 +33,11 @@ def run(settings: DispatchSettings) -> None:
 
 
 async def _one(settings: DispatchSettings) -> None:
-    events = Events()
     async with Queue.open(settings.db, journal=settings.journal, create=False) as queue:
-        dispatcher = _dispatcher(queue, settings, events)
+        _dispatcher(queue, settings, Events())  # every mistake is told before anything is drawn
         with ExitStack() as resources:
-            await _tell(settings, queue, events, resources)
-            async with dispatcher:
+            events = Events(await _listener(settings, queue, resources))
+            async with _dispatcher(queue, settings, events) as dispatcher:
                 await _dispatch(dispatcher, settings)
     if dispatcher.in_flight:
         left = dispatcher.in_flight
@@ -85,18 +84,17 @@ async def _dispatch(dispatcher: Dispatcher, settings: DispatchSettings) -> None:
         group.cancel_scope.cancel()
 
 
-async def _tell(settings: DispatchSettings, queue: Queue, events: Events, resources: ExitStack) -> None:
-    """Let somebody listen to the events: a picture on a terminal, lines of JSON elsewhere."""
-    if _wants_view(settings):
-        live = (await queue.stats()).live if settings.drain else None
-        tally = Tally()
-        resources.enter_context(LiveView("dispatcher", tally, live))
-        events.subscribe(lambda event: tally.feed(record(event)))
-    else:
-        events.subscribe(_lines(resources.enter_context(LineWriter(sys.stdout.fileno()))))
+async def _listener(settings: DispatchSettings, queue: Queue, resources: ExitStack) -> Subscriber:
+    """Return who listens to the events: a picture on a terminal, lines of JSON elsewhere."""
+    if not _wants_view(settings):
+        return _lines(resources.enter_context(LineWriter(sys.stdout.fileno())))
+    live = (await queue.stats()).live if settings.drain else None
+    tally = Tally()
+    resources.enter_context(LiveView("dispatcher", tally, live))
+    return lambda event: tally.feed(record(event))
 
 
-def _lines(writer: LineWriter) -> Callable[[Event], None]:
+def _lines(writer: LineWriter) -> Subscriber:
     stamp: dict[str, Any] = {"pid": os.getpid()}
     clock = SystemClock()
 
