@@ -92,7 +92,7 @@ async def test_a_poison_job_dies_after_its_attempts_and_others_run_between__kind
     await fill(queue, 12)
     codes = []
     for _ in range(12):
-        with child(path, log, "lease_ms=300", "concurrency=2", "drain=1") as process:
+        with child(path, log, "lease_ms=2000", "concurrency=2", "drain=1") as process:
             codes.append(await ended(process))
         if codes[-1] == 0:
             break
