@@ -59,8 +59,8 @@ def create_app(  # noqa: PLR0913 - settings, all but one by name
     """Return an application with `POST /inbox`, `GET /inbox/{id}`, `GET /totals`, `GET /livez`, `GET /readyz`.
 
     The inbox at `path` (a SQLite file, made if missing) is opened when the application starts and closed when it
-    is cleaned up. `effect(connection, message)` runs once per accepted message, in the transaction of its dedup
-    row; without one, a ledger of quantities per id is kept. Bodies above `body_bytes_max` are refused, those that take
+    is cleaned up. `effect(connection, message)` runs once per accepted message, in its dedup row's transaction;
+    without one, a ledger of quantities per id is kept. Bodies above `body_bytes_max` are refused, those that take
     longer than `body_timeout_s` too; more than `concurrency_max` requests at once are answered 503.
     """
     app = web.Application(client_max_size=body_bytes_max)

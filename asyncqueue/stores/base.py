@@ -142,8 +142,11 @@ class Store(Protocol):
         """Count the jobs, all in one consistent moment."""
         ...
 
-    async def next_due_ms(self) -> int | None:
-        """Return the span from now to the next moment a live job falls due (0: now), None without live jobs."""
+    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
+        """Return the span from now to the next moment a live job falls due (0: now), None without live jobs.
+
+        With `queues` only jobs of these count.
+        """
         ...
 
     async def version(self) -> int:

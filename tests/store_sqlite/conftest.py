@@ -38,7 +38,7 @@ def until():
 
     async def wait(condition, what="the condition"):
         with anyio.move_on_after(20):
-            while not condition():  # noqa: ASYNC110 - the condition lies outside of this loop's world
+            while not condition():
                 await anyio.sleep(0.001)
             return
         raise AssertionError(f"{what} never came")

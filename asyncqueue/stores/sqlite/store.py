@@ -269,9 +269,10 @@ class SqliteStore:
         now_ms = self._clock.now_ms()
         return _stats(await self._database.read(statements.STATS, {"now": now_ms}), now_ms)
 
-    async def next_due_ms(self) -> int | None:
+    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
         """See `stores.base.Store`."""
-        (due,) = (await self._database.read(statements.NEXT_DUE))[0]
+        names = None if queues is None else _array(queues)
+        (due,) = (await self._database.read(statements.NEXT_DUE, {"queues": names}))[0]
         return None if due is None else max(0, due - self._clock.now_ms())
 
     async def version(self) -> int:
