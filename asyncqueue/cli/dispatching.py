@@ -5,12 +5,14 @@ The only module of the command line that imports the dispatcher, and with it the
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import anyio
+from anyio.abc import TaskStatus
 
 from asyncqueue.cli.failure import Failed
 from asyncqueue.cli.output import LineWriter
@@ -38,10 +40,9 @@ async def _one(settings: DispatchSettings) -> None:
         with ExitStack() as resources:
             events = Events(await _listener(settings, queue, resources))
             async with _dispatcher(queue, settings, events) as dispatcher:
-                await _dispatch(dispatcher, settings)
-    if dispatcher.in_flight:
-        left = dispatcher.in_flight
-        raise Failed(f"stopped at once: {left} sends were cut off; their jobs go on when the leases run out")
+                cut_off = await _dispatch(dispatcher, settings)
+    if cut_off is not None:
+        raise Failed(f"stopped at once: {cut_off} sends were cut off; their jobs go on when the leases run out")
 
 
 async def _many(settings: DispatchSettings) -> None:
@@ -76,12 +77,32 @@ def _dispatcher(queue: Queue, settings: DispatchSettings, events: Events) -> Dis
     )
 
 
-async def _dispatch(dispatcher: Dispatcher, settings: DispatchSettings) -> None:
+async def _dispatch(dispatcher: Dispatcher, settings: DispatchSettings) -> int | None:
+    """Dispatch to the end; return how many sends a second signal cut off, None if there was none."""
+    cut_off: list[int] = []
     async with anyio.create_task_group() as group:
         if settings.stop_with_stdin:
             group.start_soon(_stop_with_stdin, dispatcher.stop)
-        await (dispatcher.drain if settings.drain else dispatcher.run)(handle_signals=True)
+        await group.start(_heed_signals, dispatcher, cut_off)
+        await (dispatcher.drain() if settings.drain else dispatcher.run())
         group.cancel_scope.cancel()
+    return cut_off[0] if cut_off else None
+
+
+async def _heed_signals(
+    dispatcher: Dispatcher, cut_off: list[int], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Stop at the first signal, leave at once at the second, after noting how many sends that cuts off."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        stopping = False
+        async for number in signals:
+            if stopping:
+                cut_off.append(dispatcher.in_flight)
+                dispatcher.abort()
+                return
+            stopping = True
+            dispatcher.stop(signal.Signals(number).name)
 
 
 async def _listener(settings: DispatchSettings, queue: Queue, resources: ExitStack) -> Subscriber:

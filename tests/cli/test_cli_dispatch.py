@@ -98,6 +98,14 @@ def test_only_the_named_queues_are_served(run, db, start, serve):
     assert [queues[name]["done"] for name in "abc"] == [1, 0, 1]
 
 
+def test_a_drain_of_one_queue_ends_although_others_have_jobs(run, db, serve):
+    run("enqueue", db, "mine", 1, "--queue", "mine")
+    run("enqueue", db, "other", 1)
+    assert run("dispatch", db, serve(), "--drain", "--queue", "mine").returncode == 0
+    queues = _stats(run, db)["queues"]
+    assert (queues["mine"]["done"], queues["default"]["done"]) == (1, 0)
+
+
 def test_refused_jobs_are_dead_and_what_the_peer_says_is_escaped(run, db, serve):
     run("enqueue", db, "a", 1)
     ended = run("dispatch", db, serve(TAMPER="refuse"), "--drain")

@@ -1,5 +1,6 @@
 """The line writer, the tally and the supervisor's command: the parts that processes alone would not corner."""
 
+import inspect
 import json
 import os
 
@@ -12,7 +13,10 @@ from asyncqueue.cli.failure import _only
 from asyncqueue.cli.output import LineWriter
 from asyncqueue.cli.settings import DispatchSettings, child_command
 from asyncqueue.cli.view import LiveView, Tally
+from asyncqueue.dispatcher import Dispatcher
+from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.errors import StoreBusy
+from asyncqueue.retry import RetryPolicy
 
 
 def _settled(status, error=""):
@@ -135,3 +139,18 @@ def test_of_several_errors_a_bug_is_never_hidden():
 @pytest.mark.parametrize("value", [1, None])
 def test_the_connect_timeout_never_exceeds_the_whole(value):
     assert DispatchSettings(db="", url="", timeout_ms=500, connect_timeout_ms=value).connect_ms == (value or 500)
+
+
+def test_the_defaults_of_the_options_are_those_of_the_embedded_api():
+    context = dispatch.make_context("dispatch", ["d", "u"], parent=None, **cli.context_settings)
+    defaults = DispatchSettings(db="d", url="u")
+    assert context.params == {name: getattr(defaults, name) for name in DispatchSettings.__slots__}
+    embedded = inspect.signature(Dispatcher).parameters
+    for name in ("concurrency", "lease_ms", "poll_ms", "grace_ms", "owner_prefix"):
+        assert context.params[name] == embedded[name].default, name
+    sending = inspect.signature(HttpSender).parameters
+    assert (defaults.timeout_ms, defaults.connect_ms, defaults.ack) == tuple(
+        sending[name].default for name in ("timeout_ms", "connect_timeout_ms", "ack")
+    )
+    policy = RetryPolicy()
+    assert (defaults.retry_base_ms, defaults.retry_cap_ms) == (policy.base_ms, policy.cap_ms)
