@@ -122,8 +122,10 @@ class Transaction(Protocol):
 class Store(Protocol):
     """An open database of jobs."""
 
-    async def write(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
         """Run `work` in one short write transaction and return its result; shielded against cancellation.
+
+        With `inline`, `work` promises to wait for nothing but the transaction's verbs; a store may run it faster.
 
         Raises `StoreBusy`, `StoreFull`, `StoreClosed`, `ForkedProcess` or another `StoreError`; then nothing
         of the transaction is visible.

@@ -239,7 +239,7 @@ class BatchedStore:
                     for place, call in mine:
                         answers[place] = list(islice(rest, len(call.items)))
 
-        await self.store.write(work)
+        await self.store.write(work, inline=True)
         return [answers[place] for place in range(len(calls))]
 
     async def _alone(self, call: _Call) -> list[Any] | Exception:

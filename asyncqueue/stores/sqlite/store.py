@@ -236,13 +236,13 @@ class SqliteStore:
         """How often a statement met a busy database and was tried again."""
         return self._database.busy_retries
 
-    async def write(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
         """See `stores.base.Store`."""
 
         async def run(connection: aiosqlite.Connection) -> T:
             return await work(SqliteTransaction(connection, self._clock.now_ms(), accept_late=self._accept_late))
 
-        return await self._database.write(run)
+        return await (self._database.write_inline(run) if inline else self._database.write(run))
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See `stores.base.Store`."""
