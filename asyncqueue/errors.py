@@ -16,11 +16,13 @@ __all__ = [
     "NotAQueue",
     "NotDead",
     "Permanent",
+    "QueueFull",
     "Retryable",
     "StoreBusy",
     "StoreClosed",
     "StoreError",
     "StoreFull",
+    "UnknownJob",
 ]
 
 
@@ -55,6 +57,14 @@ class InvalidJob(AsyncQueueError, ValueError):
 
 class NotDead(AsyncQueueError, ValueError):
     """A redrive named a job that does not exist or is not dead; nothing was changed."""
+
+
+class UnknownJob(AsyncQueueError, LookupError):
+    """There is no job with this id; nothing was changed or stored."""
+
+
+class QueueFull(AsyncQueueError):
+    """As many jobs wait as `max_pending` allows; nothing was stored. Slow down and try again."""
 
 
 class IllegalTransition(AsyncQueueError, ValueError):

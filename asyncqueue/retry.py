@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from asyncqueue.errors import ConfigError
-from asyncqueue.job import CONTRACT, PRODUCT, FailedAttempt, Range, Release, Report, Ticket, check_int
+from asyncqueue.job import CONTRACT, PRODUCT, EffectWork, FailedAttempt, Range, Release, Report, Ticket, check_int
 
 __all__ = [
     "Certainty",
@@ -107,13 +107,17 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one attempt ended; `error` is one line for humans, `retry_after_ms` the peer's wish."""
+    """How one attempt ended; `error` is one line for humans, `retry_after_ms` the peer's wish.
+
+    `effect` is a handler's database work, for the transaction of the finish; only with verdict OK.
+    """
 
     verdict: Verdict
     certainty: Certainty = Certainty.UNKNOWN
     error: str = ""
     http_status: int | None = None
     retry_after_ms: int | None = None
+    effect: EffectWork | None = None
 
     def failure(self) -> FailedAttempt:
         """Return what the history keeps of this attempt."""
@@ -129,7 +133,7 @@ def decide(
     """Return what to tell the store about an attempt, or None to leave the lease alone. Pure but for `rng`."""
     match outcome.verdict:
         case Verdict.OK:
-            return Report.ok(ticket)
+            return Report.ok(ticket, outcome.effect)
         case Verdict.RETRY:
             delay_ms = policy.delay_ms(ticket.attempt, rng(), outcome.retry_after_ms)
             return Report.retry(ticket, delay_ms, outcome.failure())

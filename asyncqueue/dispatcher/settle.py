@@ -42,7 +42,7 @@ class Sender(Protocol):
 class HandlerSender:
     """Carries jobs to an `async def handler(job)` in this process.
 
-    Only an exact `True` acknowledges. `Retryable` and `Permanent` classify; any other result or error is logged,
+    Only an exact `True` or an `Effect` acknowledges. `Retryable` and `Permanent` classify; any other result or error is logged,
     recorded and left to the lease.
     """
 
@@ -62,6 +62,8 @@ class HandlerSender:
             return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"{type(error).__name__}: {error}"))
         if answer is True:
             return _ACKNOWLEDGED
+        if isinstance(answer, Effect):
+            return Outcome(Verdict.OK, Certainty.ACCEPTED, effect=answer.work)
         return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"the handler returned {answer!r}, not True"))
 
 
