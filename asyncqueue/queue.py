@@ -99,9 +99,10 @@ class Queue:
 
         `late="accept"` takes a report after its lease ran out, as long as nobody took the job over; the default
         refuses it. `history="all"` keeps a row for plain successes too. `max_pending` bounds the jobs that wait:
-        enqueue then raises `QueueFull`. `dedup_ms` is the dedup horizon: a purge below it warns, since the id of a
-        purged job is forgotten and would be taken for a new one. `journal` is `delete` (synchronous=EXTRA) or `wal`
-        (FULL). `patience_ms` bounds the wait for other writers. Raises `ConfigError`, `NotAQueue`, `NewerSchema`, `StoreBusy`.
+        enqueue then raises `QueueFull`. `dedup_ms` is the dedup horizon: a purge below it warns, since the id of
+        a purged job is forgotten and would be taken for a new one. `journal` is `delete` (synchronous=EXTRA) or
+        `wal` (FULL). `patience_ms` bounds the wait for other writers. Raises `ConfigError`, `NotAQueue`,
+        `NewerSchema`, `StoreBusy`.
         """
         if late not in ("strict", "accept"):
             raise ConfigError(f"late must be 'strict' or 'accept', not {late!r}")
@@ -153,8 +154,8 @@ class Queue:
     async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[bool | InvalidJob | Conflict | QueueFull]:
         """Put up to 10,000 jobs in with one commit; a result per item, in order: one bad item fails no other.
 
-        True and False as for `enqueue`; a `Conflict`, `InvalidJob` or `QueueFull` is returned, not raised. Build the
-        items with `NewJob`; its `payload` is the text of `encode_payload`.
+        True and False as for `enqueue`; a `Conflict`, `InvalidJob` or `QueueFull` is returned, not raised. Build
+        the items with `NewJob`; its `payload` is the text of `encode_payload`.
         """
         items = list(jobs)
         if len(items) > ENQUEUE_MAX:
@@ -200,9 +201,9 @@ class Queue:
         """Report the end of an attempt; the job's new status, or None if the ticket is stale (nothing changed).
 
         `effect(connection)`, only with `ok`, is database work in the very transaction of the finish, on the
-        store's own connection; it must not commit or roll back. A stale ticket does not run it. If it raises, its work and
-        the finish are undone, the job stays leased, and its error is raised here; others in the same commit are
-        not touched.
+        store's own connection; it must not commit or roll back. A stale ticket does not run it. If it raises,
+        its work and the finish are undone, the job stays leased, and its error is raised here; others in the same
+        commit are not touched.
         """
         failure = None if error is None else FailedAttempt(error)
         answer = (await self.finish_many([_report(ticket, outcome, delay_ms, failure, effect)]))[0]
@@ -275,8 +276,8 @@ class Queue:
                 await self._changed_since(version)
 
     async def _changed_since(self, version: int) -> None:
-        while await self._store.version() == version:
-            await asyncio.sleep(_WAIT_POLL_S)  # noqa: ASYNC110 - other processes have no event to wait for
+        while await self._store.version() == version:  # noqa: ASYNC110 - other processes share no event
+            await asyncio.sleep(_WAIT_POLL_S)
 
     async def pause(self, queue: str) -> None:
         """Let nobody claim from `queue` until `resume`; its jobs are kept, leases that run go on. Persistent."""
