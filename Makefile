@@ -50,6 +50,7 @@ bench: $(STAMP)  ## The short benchmarks; each prints ratios within one run
 	$(BIN)/python -m benchmarks.bench_claim
 	$(BIN)/python -m benchmarks.bench_contention
 	$(BIN)/python -m benchmarks.bench_dispatch
+	$(BIN)/python -m benchmarks.bench_memory
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

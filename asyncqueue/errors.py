@@ -7,6 +7,7 @@ an argument are also `ValueError`, as the contract layer promises.
 __all__ = [
     "AsyncQueueError",
     "BadAck",
+    "BadEffect",
     "ConfigError",
     "Conflict",
     "ForkedProcess",
@@ -49,6 +50,10 @@ class Permanent(AsyncQueueError):
 
 class BadAck(AsyncQueueError):
     """The other side answered, but not with the acknowledgement of this job; its lease is left to run out."""
+
+
+class BadEffect(AsyncQueueError):
+    """An effect tried to end its transaction; it and its finish were undone, and the job is still leased."""
 
 
 class InvalidJob(AsyncQueueError, ValueError):

@@ -108,12 +108,15 @@ def check_id(name: str, value: object) -> None:
         raise InvalidJob(f"{name} must be 1-64 characters of A-Z a-z 0-9 _ -, not {brief(value)}")
 
 
+_SHOWN: Final = (str, int, float, bool, type(None))  # exact types: a subclass may print anything
+_INT_BITS_SHOWN: Final = 128
+
+
 def brief(value: object) -> str:
     """Return `value` as at most 60 printable ASCII characters, for messages."""
-    try:
-        text = ascii(value) if isinstance(value, str | int | float | bool | None) else type(value).__name__
-    except ValueError:  # Python refuses to write an int of more than 4,300 digits
-        text = f"{type(value).__name__} beyond all ranges"
+    if type(value) is int and value.bit_length() > _INT_BITS_SHOWN:
+        return f"an integer of {value.bit_length()} bits"  # Python refuses to print a huge one
+    text = ascii(value) if type(value) in _SHOWN else type(value).__name__
     return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - stated in the docstring
 
 

@@ -203,7 +203,8 @@ class Queue:
         `effect(connection)`, only with `ok`, is database work in the very transaction of the finish, on the
         store's own connection; it must not commit or roll back. A stale ticket does not run it. If it raises,
         its work and the finish are undone, the job stays leased, and its error is raised here; others in the same
-        commit are not touched.
+        commit are not touched. `BadEffect` tells that it tried to end the transaction. A transaction that has to
+        be repeated runs it again, after what it did the first time was rolled back.
         """
         failure = None if error is None else FailedAttempt(error)
         answer = (await self.finish_many([_report(ticket, outcome, delay_ms, failure, effect)]))[0]
@@ -215,6 +216,7 @@ class Queue:
         """Settle several leases with one commit; see `finish`. The error of an effect is returned, not raised."""
         for report in reports:
             _check_outcome(report.outcome)
+            _check_effect(report.outcome, report.effect)
             check_int("delay_ms", report.delay_ms, PRODUCT.delay_ms)
         return await self._batches.finish(reports) if reports else []
 
@@ -264,16 +266,27 @@ class Queue:
         return before in (Status.PENDING, Status.LEASED)
 
     async def wait(self, id: str, timeout_ms: int | None = None) -> Job:
-        """Return the job once it is done or dead; `TimeoutError` after `timeout_ms`, `UnknownJob` without it."""
+        """Return the job once it is done or dead, whoever ends it.
+
+        Raises `TimeoutError` after `timeout_ms` of real time (0: look once), and `UnknownJob` if there is no such
+        job (any more).
+        """
+        if timeout_ms is not None:
+            check_int("timeout_ms", timeout_ms, PRODUCT.delay_ms)
+        version = await self._store.version()
+        job = await self._ended(id)
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-            while True:
-                version = await self._store.version()
-                job = await self.get(id)
-                if job is None:
-                    raise UnknownJob(f"there is no job {id}")
-                if job.status in (Status.DONE, Status.DEAD):
-                    return job
+            while job is None:
                 await self._changed_since(version)
+                version = await self._store.version()
+                job = await self._ended(id)
+        return job
+
+    async def _ended(self, id: str) -> Job | None:
+        job = await self.get(id)
+        if job is None:
+            raise UnknownJob(f"there is no job {id}")
+        return job if job.status in (Status.DONE, Status.DEAD) else None
 
     async def _changed_since(self, version: int) -> None:
         while await self._store.version() == version:  # noqa: ASYNC110 - other processes share no event
@@ -337,7 +350,7 @@ class Queue:
         the job not dead any more and leaves it.
         """
         Redrive("probe", ttl_ms, note, actor).check()
-        if rate is not None and not 0 < rate <= _RATE_MAX:
+        if rate is not None and not (type(rate) in (int, float) and 0 < rate <= _RATE_MAX):
             raise InvalidJob(f"rate must be above 0 and at most {_RATE_MAX:g} jobs a second, not {rate!r}")
         wanted = _job_filter(
             status=Status.DEAD,
@@ -360,6 +373,8 @@ class Queue:
             answers = await self._batches.redrive([Redrive(job.id, ttl_ms, note, actor) for job in page])
             count += sum(answer is True for answer in answers)
             self._wake()
+            if len(page) < wanted.limit:
+                break
             wanted = replace(wanted, after_seq=page[-1].seq)
             if rate is not None:
                 await asyncio.sleep(len(page) / rate)
@@ -377,6 +392,8 @@ class Queue:
         if status not in (Status.DONE, Status.DEAD):
             raise InvalidJob(f"only done or dead jobs can be purged, not {status!r}")
         check_int("older_than_ms", older_than_ms, PRODUCT.delay_ms)
+        if limit is not None:
+            check_int("limit", limit, Range(0, SEQ_MAX))
         if older_than_ms < self._dedup_ms:
             text = (
                 f"purging ids younger than the dedup horizon ({older_than_ms} < {self._dedup_ms} ms) forgets them"
@@ -554,14 +571,18 @@ def _check_outcome(outcome: str) -> None:
         raise InvalidJob(f"outcome must be 'ok', 'retry' or 'permanent', not {outcome!r}")
 
 
+def _check_effect(outcome: str, effect: EffectWork | None) -> None:
+    if effect is not None and outcome != "ok":
+        raise InvalidJob("an effect goes with outcome 'ok' alone")
+
+
 def _report(
     ticket: Ticket, outcome: str, delay_ms: int, failure: FailedAttempt | None, effect: EffectWork | None
 ) -> Report:
     _check_outcome(outcome)
+    _check_effect(outcome, effect)
     if outcome == "ok":
         return Report.ok(ticket, effect)
-    if effect is not None:
-        raise InvalidJob("an effect goes with outcome 'ok' alone")
     if outcome == "retry":
         return Report.retry(ticket, delay_ms, failure)
     return Report.permanent(ticket, failure)

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from asyncqueue.errors import ConfigError
-from asyncqueue.job import CONTRACT, PRODUCT, EffectWork, FailedAttempt, Range, Release, Report, Ticket, check_int
+from asyncqueue.job import (
+    CONTRACT,
+    PRODUCT,
+    EffectWork,
+    FailedAttempt,
+    Range,
+    Release,
+    Report,
+    Ticket,
+    brief,
+    check_int,
+)
 
 __all__ = [
     "Certainty",
@@ -49,8 +60,8 @@ def retry_delay(attempt: int, base_ms: int, cap_ms: int, jitter: float) -> int:
 
 def check_jitter(jitter: float) -> None:
     """Raise `ValueError` unless `jitter` is an exact int or float, finite and within 0..1."""
-    if type(jitter) not in (int, float) or not math.isfinite(jitter) or not 0 <= jitter <= 1:
-        raise ValueError(f"jitter must be a finite number from 0 to 1, not {jitter!r}")
+    if type(jitter) not in (int, float) or not 0 <= jitter <= 1:  # NaN and infinities fail the comparison
+        raise ValueError(f"jitter must be a finite number from 0 to 1, not {brief(jitter)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,14 @@ not begun.
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from asyncqueue.errors import Conflict, NotDead, QueueFull, StoreClosed, StoreError
+from asyncqueue.errors import Conflict, ForkedProcess, NotDead, QueueFull, StoreClosed, StoreError
 from asyncqueue.job import LeasedJob, NewJob, Note, Redrive, Release, Renew, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, Store, Transaction
@@ -157,6 +158,7 @@ class BatchedStore:
         self.store = store
         self._batcher: Batcher[_Call, list[Any]] = Batcher(self._run)
         self._is_closed = False
+        self._pid = os.getpid()
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
         """See `stores.base.Transaction`."""
@@ -195,6 +197,7 @@ class BatchedStore:
 
         A caller that is cancelled meanwhile still closes the store: what waits then gets `StoreClosed`.
         """
+        self._check_process()
         self._is_closed = True
         try:
             await self._batcher.settle()
@@ -204,9 +207,15 @@ class BatchedStore:
     async def _submit(
         self, call: _Call, weight: int, undelivered: Callable[[list[Any]], None] | None = None
     ) -> list[Any]:
+        self._check_process()
         if self._is_closed:
             raise StoreClosed("the queue is closed")
         return await self._batcher.submit(call, weight, undelivered)
+
+    def _check_process(self) -> None:
+        # Before anything is waited for: a batch under way at the fork never ends in the child.
+        if os.getpid() != self._pid:
+            raise ForkedProcess("the queue was opened before a fork; open it again in the child process")
 
     def _give_back(self, leased: list[LeasedJob]) -> None:
         if leased:

@@ -22,8 +22,18 @@ async def shielded(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[N
     ends first and the cancellation is raised after it; the work's own result or error is then dropped, a
     result after it was given to `undo` (which closes what nobody will ever close otherwise).
     Nothing runs on after this function has returned or raised.
+
+    A loop that shuts down cancels the work's own task too. Work that has begun sees that and must clean up;
+    work that has not (a rollback, a close) is begun all the same.
     """
-    task = asyncio.ensure_future(work)
+    began = False
+
+    async def run() -> T:
+        nonlocal began
+        began = True
+        return await work
+
+    task = asyncio.ensure_future(run())
     cancellation: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):  # else anyio would deliver its cancellation again and again
         while not task.done():
@@ -31,6 +41,8 @@ async def shielded(work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[N
                 await asyncio.wait((task,))
             except asyncio.CancelledError as error:
                 cancellation = error
+            if task.done() and not began:
+                task = asyncio.ensure_future(run())
     if cancellation is not None:
         # Asking for the exception marks it as seen, so that asyncio does not report it as never retrieved.
         if not task.cancelled() and task.exception() is None and undo is not None:

@@ -9,9 +9,19 @@ from typing import Final
 __all__ = [
     "BEGIN",
     "CANCEL",
-    "CANCEL_LOOK",
+    "CANCELLED",
     "CLAIM",
     "COMMIT",
+    "CONTRACT_AUDIT",
+    "CONTRACT_CLAIM",
+    "CONTRACT_ENQUEUE",
+    "CONTRACT_FINISH",
+    "CONTRACT_LIVE_INDEX",
+    "CONTRACT_PRAGMAS",
+    "CONTRACT_QTY",
+    "CONTRACT_REDRIVE",
+    "CONTRACT_SWEEP",
+    "CONTRACT_TABLES",
     "COUNT",
     "COUNT_DEAD",
     "DATA_VERSION",
@@ -45,9 +55,73 @@ __all__ = [
     "SCHEMA_MARK",
     "SCHEMA_STATE",
     "STATS",
+    "STATUS_OF",
     "SWEEP",
     "SWEEPABLE",
 ]
+
+# --- the contract layer (asyncqueue/worker.py), one job at a time --------------------------------------
+
+CONTRACT_PRAGMAS: Final = ("PRAGMA journal_mode=DELETE", "PRAGMA synchronous=FULL")
+CONTRACT_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name IN ('jobs','redrives')"
+# Made only together with the tables: the claim's search then costs the live jobs, not the whole history.
+CONTRACT_LIVE_INDEX: Final = "CREATE INDEX contract_live ON jobs(seq) WHERE status IN ('pending','leased')"
+
+CONTRACT_QTY: Final = "SELECT qty FROM jobs WHERE id = :id"
+CONTRACT_ENQUEUE: Final = """
+INSERT INTO jobs (id, qty, status, attempts, max_attempts, token, available_at, deadline)
+VALUES (:id, :qty, 'pending', 0, :max_attempts, 0, :now, :now + :ttl_ms)
+"""
+
+CONTRACT_SWEEP: Final = """
+UPDATE jobs SET status = 'dead', owner = NULL, lease_until = NULL,
+  reason = CASE WHEN deadline <= :now THEN 'deadline' ELSE 'exhausted' END
+WHERE status IN ('pending','leased') AND (status = 'pending' OR lease_until <= :now)
+  AND (deadline <= :now OR attempts >= max_attempts)
+"""
+CONTRACT_CLAIM: Final = """
+UPDATE jobs SET status = 'leased', attempts = attempts + 1, token = token + 1, owner = :owner,
+  lease_until = min(:now + :lease_ms, deadline), reason = NULL
+WHERE seq = (
+  SELECT seq FROM jobs
+  WHERE status IN ('pending','leased')
+    AND CASE status WHEN 'pending' THEN available_at ELSE lease_until END <= :now
+  ORDER BY seq LIMIT 1)
+RETURNING id, qty, owner, token, attempts, lease_until
+"""
+
+# The fence is the WHERE: every part of the ticket and both time limits, or nothing changes.
+CONTRACT_FINISH: Final = """
+UPDATE jobs SET
+  status = CASE
+    WHEN :outcome = 'ok' THEN 'done'
+    WHEN :outcome = 'permanent' OR attempts >= max_attempts OR :now + :delay_ms >= deadline THEN 'dead'
+    ELSE 'pending' END,
+  reason = CASE
+    WHEN :outcome = 'ok' THEN NULL
+    WHEN :outcome = 'permanent' THEN 'permanent'
+    WHEN attempts >= max_attempts THEN 'exhausted'
+    WHEN :now + :delay_ms >= deadline THEN 'deadline'
+    ELSE 'retry' END,
+  available_at = CASE
+    WHEN :outcome = 'retry' AND attempts < max_attempts AND :now + :delay_ms < deadline THEN :now + :delay_ms
+    ELSE :now END,
+  owner = NULL, lease_until = NULL
+WHERE id = :id AND status = 'leased' AND qty = :qty AND owner = :owner AND token = :token
+  AND attempts = :attempt AND lease_until = :lease_until AND :now < lease_until AND :now < deadline
+RETURNING status
+"""
+
+CONTRACT_AUDIT: Final = """
+INSERT INTO redrives (id, token, at_ms, note)
+SELECT id, token, :now, :note FROM jobs WHERE id = :id AND status = 'dead'
+RETURNING seq
+"""
+CONTRACT_REDRIVE: Final = """
+UPDATE jobs SET status = 'pending', attempts = 0, available_at = :now, deadline = :now + :ttl_ms,
+  owner = NULL, lease_until = NULL, reason = NULL
+WHERE id = :id AND status = 'dead'
+"""
 
 # --- connection and schema ---------------------------------------------------------------------------
 
@@ -223,10 +297,15 @@ RETURNING id, status
 HISTORY_APPEND: Final = """
 INSERT OR IGNORE INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error, http_status)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :now, value ->> 4, value ->> 5, value ->> 6, value ->> 7
-FROM json_each(:rows)
+FROM json_each(:rows) WHERE EXISTS (SELECT 1 FROM jobs WHERE jobs.id = value ->> 0)
 """
 
-CANCEL_LOOK: Final = "SELECT id, status FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))"
+STATUS_OF: Final = "SELECT id, status FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))"
+CANCELLED: Final = """
+INSERT OR IGNORE INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error)
+SELECT id, token, attempts, owner, :now, 'cancelled', 'unknown', 'cancelled while it was leased' FROM jobs
+WHERE status = 'leased' AND id IN (SELECT value FROM json_each(:ids))
+"""
 CANCEL: Final = """
 UPDATE jobs SET status = 'dead', reason = 'cancelled', owner = NULL, lease_until = NULL, finished_at = :now
 WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('pending','leased')
@@ -296,11 +375,15 @@ COUNT_DEAD: Final = f"""
 SELECT count(*) FROM jobs INDEXED BY jobs_dead WHERE status = 'dead' AND :status = 'dead' {_FILTER}
 """  # noqa: S608 - a constant, joined from constants
 
+# In the order of tokens, which only grow: clocks of two processes may disagree. A redrive comes after the attempt
+# whose token it found.
 HISTORY: Final = """
-SELECT at_ms, outcome, token, attempt, owner, certainty, error, http_status FROM attempts WHERE id = :id
-UNION ALL
-SELECT at_ms, 'redrive', token, NULL, actor, NULL, note, NULL FROM redrives WHERE id = :id
-ORDER BY 1, 3 LIMIT :limit
+SELECT at_ms, outcome, token, attempt, owner, certainty, error, http_status FROM (
+  SELECT at_ms, outcome, token, attempt, owner, certainty, error, http_status, 0 AS place, seq
+  FROM attempts WHERE id = :id
+  UNION ALL
+  SELECT at_ms, 'redrive', token, NULL, actor, NULL, note, NULL, 1, seq FROM redrives WHERE id = :id
+) ORDER BY token, place, seq LIMIT :limit
 """
 
 QUEUES: Final = """
@@ -308,7 +391,7 @@ SELECT name, ifnull((SELECT paused FROM queues WHERE queues.name = names.name), 
 FROM (SELECT queue AS name FROM counts UNION SELECT name FROM queues) AS names ORDER BY name
 """
 STATS: Final = "SELECT queue, status, jobs FROM counts WHERE jobs > 0"
-REDRIVES: Final = "SELECT ifnull(max(seq), 0) FROM redrives"
+REDRIVES: Final = "SELECT rows_now FROM totals WHERE name = 'redrives'"
 
 # The smallest due time over all coarse buckets that hold live jobs: two seeks a bucket.
 NEXT_DUE: Final = """

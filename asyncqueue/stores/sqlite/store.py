@@ -1,5 +1,6 @@
 """The SQLite store: the verbs of `stores.base` as a few set-based statements in one transaction each."""
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -11,7 +12,7 @@ from typing import Any, Final, TypeVar
 import aiosqlite
 
 from asyncqueue.clock import Clock, SystemClock
-from asyncqueue.errors import ConfigError, Conflict, NotDead, QueueFull, StoreError
+from asyncqueue.errors import BadEffect, ConfigError, Conflict, NotDead, QueueFull, StoreError
 from asyncqueue.job import (
     EffectWork,
     FailedAttempt,
@@ -37,20 +38,98 @@ __all__ = ["SqliteStore", "SqliteTransaction"]
 T = TypeVar("T")
 
 _SQLITE_MIN: Final = (3, 38, 0)  # the operator ->> on JSON
-_SWEEP_MAX: Final = 256  # jobs that one claim may move to dead: bounds the transaction
+# Jobs that one claim may move to dead: bounds the transaction (about 30 ms). Not fewer: until they are moved, each
+# claim passes over all of them (130 ms for 300,000), so a backlog that died overnight must go in few claims.
+_SWEEP_MAX: Final = 4_096
 _DETAIL_MAX: Final = 10_000
 _UNEXPLAINED: Final = FailedAttempt("")
 _COMPARED: Final = ("qty", "queue", "kind", "payload")
 
 
+class Turns:
+    """Whose turn it is among queues whose jobs have equal priority: that of the queue served longest ago.
+
+    One per store, so that the turns go on from claim to claim, however many jobs each takes.
+    """
+
+    def __init__(self) -> None:
+        self._served: dict[str, int] = {}
+        self._serial = 0
+
+    def merge(
+        self, offered: dict[str, list[tuple[int, int, str]]], limit: int, now_ms: int
+    ) -> list[tuple[int, int, str]]:
+        """Return the first `limit` of what the queues offer (seq, priority, status; best first), and note them.
+
+        Priority beats turns. Queues that were never served start from an arbitrary one of them (by the time), so
+        that of many short-lived processes not all begin with the same.
+        """
+        names = list(offered)
+        if len(names) > 1:
+            start = now_ms % len(names)
+            names = sorted(names[start:] + names[:start], key=lambda name: self._served.get(name, 0))
+        ranked: list[tuple[int, int, int, str, tuple[int, int, str]]] = []
+        for order, name in enumerate(names):
+            rank: dict[int, int] = {}
+            for row in offered[name]:
+                rank[row[1]] = rank.get(row[1], 0) + 1
+                ranked.append((-row[1], rank[row[1]], order, name, row))
+        ranked.sort(key=itemgetter(0, 1, 2))
+        for *_key, name, _row in ranked[:limit]:
+            self._serial += 1
+            self._served[name] = self._serial
+        return [row for *_key, row in ranked[:limit]]
+
+
+class _EffectGuard:
+    """Keeps an effect from ending the transaction that it runs in, by SQLite's own authorizer."""
+
+    _SAVEPOINT: Final = "asyncqueue_effect"
+
+    def __init__(self) -> None:
+        self._is_running = False
+        self._refused = False
+
+    def __call__(self, action: int, _what: str | None, name: str | None, *_where: str | None) -> int:
+        """Answer SQLite whether it may run this, as it prepares a statement."""
+        is_ending = action == sqlite3.SQLITE_TRANSACTION or (
+            action == sqlite3.SQLITE_SAVEPOINT and (name or "").lower() == self._SAVEPOINT
+        )
+        if not self._is_running or not is_ending:
+            return sqlite3.SQLITE_OK
+        self._refused = True
+        return sqlite3.SQLITE_DENY
+
+    async def failure_of(self, effect: EffectWork, connection: aiosqlite.Connection) -> Exception | None:
+        """Run `effect` and return what it failed with, None if it did not."""
+        self._is_running, self._refused = True, False
+        failure: Exception | None = None
+        try:
+            await effect(connection)
+        except Exception as error:  # noqa: BLE001 - handed to whoever reported
+            failure = error
+        except asyncio.CancelledError:  # of something that it waited for: that must not cancel those beside it
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            failure = BadEffect("the effect was cancelled from within; it and the finish were undone")
+        finally:
+            self._is_running = False
+        if self._refused:
+            failure = BadEffect("an effect must not begin, commit or roll back; it and the finish were undone")
+        return failure
+
+
 class SqliteTransaction:
     """The verbs on a connection whose write transaction is open; commits and rolls back nothing itself."""
 
-    def __init__(self, connection: aiosqlite.Connection, now_ms: int, rules: Rules, turn: int = 0) -> None:
+    def __init__(
+        self, connection: aiosqlite.Connection, now_ms: int, rules: Rules, turns: "Turns | None" = None
+    ) -> None:
         self._connection = connection
         self._now_ms = now_ms
         self._rules = rules
-        self._turn = turn
+        self._turns = turns or Turns()
 
     @property
     def now_ms(self) -> int:
@@ -119,21 +198,28 @@ class SqliteTransaction:
         """See `stores.base.Transaction`."""
         if all(report.effect is None for report in reports):
             return [*await self._finish(reports)]
-        plain = iter(await self._finish([report for report in reports if report.effect is None]))
-        return [next(plain) if r.effect is None else await self._with_effect(r, r.effect) for r in reports]
+        answers: list[Status | Exception | None] = []
+        guard = _EffectGuard()
+        await self._connection.set_authorizer(guard)
+        try:
+            for part in _parts(reports):
+                if len(part) == 1 and part[0].effect is not None:
+                    answers.append(await self._with_effect(part[0], part[0].effect, guard))
+                else:
+                    answers += await self._finish(part)
+        finally:
+            await self._connection.set_authorizer(None)
+        return answers
 
-    async def _with_effect(self, report: Report, effect: EffectWork) -> Status | Exception | None:
+    async def _with_effect(
+        self, report: Report, effect: EffectWork, guard: "_EffectGuard"
+    ) -> Status | Exception | None:
         """Settle one report and run its effect in one savepoint; undo both if the effect fails."""
         await self._rows(statements.EFFECT_BEGIN)
         status = (await self._finish([report]))[0]
-        failure: Exception | None = None
-        if status is not None:
-            try:
-                await effect(self._connection)
-            except Exception as error:  # noqa: BLE001 - handed to whoever reported
-                failure = error
-        if not self._connection.in_transaction:
-            raise StoreError("an effect ended the transaction that it runs in: it must not commit or roll back")
+        failure = None if status is None else await guard.failure_of(effect, self._connection)
+        if not self._connection.in_transaction:  # SQLite gave the whole transaction up, as on a full disk
+            raise failure if isinstance(failure, sqlite3.Error) else StoreError("an effect ended the transaction")
         if failure is not None:
             await self._rows(statements.EFFECT_UNDO)
         await self._rows(statements.EFFECT_END)
@@ -178,7 +264,9 @@ class SqliteTransaction:
     async def cancel(self, ids: Sequence[str]) -> list[Status | None]:
         """See `stores.base.Transaction`."""
         array = _array(set(ids))
-        before = {job_id: Status(status) for job_id, status in await self._rows(statements.CANCEL_LOOK, ids=array)}
+        before = {job_id: Status(status) for job_id, status in await self._rows(statements.STATUS_OF, ids=array)}
+        if Status.LEASED in before.values():
+            await self._history(statements.CANCELLED, ids=array)
         await self._rows(statements.CANCEL, ids=array)
         answers: list[Status | None] = []
         for job_id in ids:
@@ -193,13 +281,16 @@ class SqliteTransaction:
         items = _array((r.id, r.ttl_ms, r.note, r.actor) for r in first.values())
         await self._rows(statements.REDRIVE_AUDIT, items=items)
         done = {row[0] for row in await self._rows(statements.REDRIVE, items=items)}
+        if len(done) == len(redrives):
+            return [True] * len(redrives)
+        statuses = dict(await self._rows(statements.STATUS_OF, ids=_array({r.id for r in redrives})))
         answers: list[bool | NotDead] = []
         for redrive in redrives:
             if redrive.id in done:
                 done.discard(redrive.id)
                 answers.append(True)
             else:
-                answers.append(NotDead(f"job {redrive.id} does not exist or is not dead: it cannot be redriven"))
+                answers.append(_not_dead(redrive.id, statuses.get(redrive.id)))
         return answers
 
     async def sweep(self, limit: int) -> int:
@@ -227,10 +318,10 @@ class SqliteTransaction:
 
     async def _pick(self, names: list[str], claim: Claim) -> list[tuple[int, int, str]]:
         kinds = None if claim.kinds is None else _array(claim.kinds)
-        by_queue = [
-            await self._rows(statements.PICK, queue=name, limit=claim.limit, kinds=kinds) for name in names
-        ]
-        return by_queue[0] if len(names) == 1 else _in_turns(by_queue, self._turn)[: claim.limit]
+        offered = {
+            name: await self._rows(statements.PICK, queue=name, limit=claim.limit, kinds=kinds) for name in names
+        }
+        return self._turns.merge(offered, claim.limit, self._now_ms)
 
     async def _settled(self, statement: str, items: list[tuple[Any, ...]], **extra: Any) -> list[Any]:
         """Run a report statement over `items`; return what it answered to each, None for a stale ticket.
@@ -272,7 +363,7 @@ class SqliteStore:
         self._database = database
         self._clock = clock
         self._rules = rules
-        self._turn = 0
+        self._turns = Turns()
 
     @classmethod
     async def open(
@@ -313,8 +404,7 @@ class SqliteStore:
         """See `stores.base.Store`."""
 
         async def run(connection: aiosqlite.Connection) -> T:
-            self._turn += 1
-            return await work(SqliteTransaction(connection, self._clock.now_ms(), self._rules, self._turn))
+            return await work(SqliteTransaction(connection, self._clock.now_ms(), self._rules, self._turns))
 
         return await self._database.write(run)
 
@@ -408,6 +498,16 @@ def _ticket(ticket: Ticket) -> tuple[str, int, int, str, int]:
     return ticket.id, ticket.token, ticket.qty, ticket.owner, ticket.attempt
 
 
+def _parts(reports: Sequence[Report]) -> list[list[Report]]:
+    """Split reports, in their order, into runs without effects and single ones with an effect."""
+    parts: list[list[Report]] = []
+    for report in reports:
+        if report.effect is not None or not parts or parts[-1][0].effect is not None:
+            parts.append([])
+        parts[-1].append(report)
+    return parts
+
+
 def _rounds(items: list[tuple[Any, ...]]) -> list[list[tuple[int, tuple[Any, ...]]]]:
     """Split `items` (id first) so that no id comes twice in a round; each with its place in `items`."""
     rounds: list[list[tuple[int, tuple[Any, ...]]]] = []
@@ -434,16 +534,6 @@ def _job(row: Sequence[Any]) -> Job:
     return Job(seq, job_id, qty, Status(status), *middle)
 
 
-def _in_turns(by_queue: list[list[tuple[int, int, str]]], turn: int) -> list[tuple[int, int, str]]:
-    """Merge what several queues offer: by priority, and within one priority the queues take turns.
-
-    `turn` changes with each claim, so that the queue which goes first does, too.
-    """
-    ranked = []
-    for place, offered in enumerate(by_queue):
-        order = (place + turn) % len(by_queue)
-        rank: dict[int, int] = {}
-        for row in offered:
-            rank[row[1]] = rank.get(row[1], 0) + 1
-            ranked.append((-row[1], rank[row[1]], order, row))
-    return [row for *_key, row in sorted(ranked, key=itemgetter(0, 1, 2))]
+def _not_dead(job_id: str, status: str | None) -> NotDead:
+    what = "does not exist" if status is None else f"is {status}"
+    return NotDead(f"job {job_id} {what}: only a dead job can be redriven")

@@ -20,7 +20,7 @@ CREATE TABLE attempts (
   attempt INTEGER NOT NULL,
   owner TEXT NOT NULL,
   at_ms INTEGER NOT NULL,
-  outcome TEXT NOT NULL CHECK(outcome IN ('ok','retry','permanent','release','left','lost')),
+  outcome TEXT NOT NULL CHECK(outcome IN ('ok','retry','permanent','release','left','lost','cancelled')),
   certainty TEXT NOT NULL CHECK(certainty IN ('not-sent','unknown','refused','accepted')),
   error TEXT,
   http_status INTEGER
@@ -48,6 +48,12 @@ CREATE INDEX jobs_dead ON jobs(seq) WHERE status = 'dead';
 -- The purge: ended jobs by the time of their end. The contract's functions keep it in available_at.
 CREATE INDEX jobs_ended ON jobs(status, ifnull(finished_at, available_at)) WHERE status IN ('done','dead');
 
+-- The contract's redrive does not know finished_at, which would make the job's next end look old to the purge.
+CREATE TRIGGER jobs_revived AFTER UPDATE OF status ON jobs
+WHEN old.status = 'dead' AND new.status = 'pending' AND new.finished_at IS NOT NULL BEGIN
+  UPDATE jobs SET finished_at = NULL WHERE seq = new.seq;
+END;
+
 -- How many jobs are where, kept by triggers so that the contract's functions cannot make it wrong.
 CREATE TABLE counts (
   queue TEXT NOT NULL,
@@ -67,4 +73,15 @@ CREATE TRIGGER jobs_recounted AFTER UPDATE OF status ON jobs WHEN old.status <> 
 END;
 CREATE TRIGGER jobs_uncounted AFTER DELETE ON jobs BEGIN
   UPDATE counts SET jobs = jobs - 1 WHERE queue = old.queue AND status = old.status;
+END;
+CREATE TABLE totals (
+  name TEXT PRIMARY KEY,
+  rows_now INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO totals SELECT 'redrives', count(*) FROM redrives;
+CREATE TRIGGER redrives_counted AFTER INSERT ON redrives BEGIN
+  UPDATE totals SET rows_now = rows_now + 1 WHERE name = 'redrives';
+END;
+CREATE TRIGGER redrives_uncounted AFTER DELETE ON redrives BEGIN
+  UPDATE totals SET rows_now = rows_now - 1 WHERE name = 'redrives';
 END;

@@ -1,0 +1,1 @@
+"""The command line: parse, one call of the queue, render. One file a command group, nothing else."""

@@ -1,0 +1,121 @@
+"""`dispatch` at work: one dispatcher in this process, or a supervisor of several.
+
+The only module of the command line that imports the dispatcher, and with it the HTTP client.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import anyio
+
+from asyncqueue.cli.failure import Failed
+from asyncqueue.cli.output import LineWriter
+from asyncqueue.cli.settings import DispatchSettings
+from asyncqueue.cli.supervise import Supervisor
+from asyncqueue.cli.view import LiveView, Tally
+from asyncqueue.clock import SystemClock
+from asyncqueue.dispatcher import Dispatcher
+from asyncqueue.dispatcher.send import HttpSender
+from asyncqueue.events import Event, Events, record
+from asyncqueue.queue import Queue
+from asyncqueue.retry import RetryPolicy
+
+__all__ = ["run"]
+
+
+def run(settings: DispatchSettings) -> None:
+    """Dispatch until stopped or drained. Raises `Failed` if the end was not clean, else what the parts raise."""
+    anyio.run(_one if settings.processes == 1 else _many, settings)
+
+
+async def _one(settings: DispatchSettings) -> None:
+    events = Events()
+    async with Queue.open(settings.db, journal=settings.journal, create=False) as queue:
+        dispatcher = _dispatcher(queue, settings, events)
+        with ExitStack() as resources:
+            await _tell(settings, queue, events, resources)
+            async with dispatcher:
+                await _dispatch(dispatcher, settings)
+    if dispatcher.in_flight:
+        left = dispatcher.in_flight
+        raise Failed(f"stopped at once: {left} sends were cut off; their jobs go on when the leases run out")
+
+
+async def _many(settings: DispatchSettings) -> None:
+    live = None
+    async with Queue.open(settings.db, journal=settings.journal, create=False) as queue:
+        _dispatcher(queue, settings, Events())  # every mistake is told once, by the parent
+        if _wants_view(settings) and settings.drain:
+            live = (await queue.stats()).live
+    if not _wants_view(settings):
+        await Supervisor(settings, None).run()
+        return
+    tally = Tally()
+    with LiveView(f"{settings.processes} dispatchers", tally, live):
+        await Supervisor(settings, tally).run()
+
+
+def _dispatcher(queue: Queue, settings: DispatchSettings, events: Events) -> Dispatcher:
+    sender = HttpSender(
+        settings.url, ack=settings.ack, timeout_ms=settings.timeout_ms, connect_timeout_ms=settings.connect_ms
+    )
+    return Dispatcher(
+        queue,
+        sender,
+        concurrency=settings.concurrency,
+        lease_ms=settings.lease_ms,
+        queues=settings.queues or None,
+        owner_prefix=settings.owner_prefix,
+        policy=RetryPolicy(settings.retry_base_ms, settings.retry_cap_ms),
+        poll_ms=settings.poll_ms,
+        grace_ms=settings.grace_ms,
+        events=events,
+    )
+
+
+async def _dispatch(dispatcher: Dispatcher, settings: DispatchSettings) -> None:
+    async with anyio.create_task_group() as group:
+        if settings.stop_with_stdin:
+            group.start_soon(_stop_with_stdin, dispatcher.stop)
+        await (dispatcher.drain if settings.drain else dispatcher.run)(handle_signals=True)
+        group.cancel_scope.cancel()
+
+
+async def _tell(settings: DispatchSettings, queue: Queue, events: Events, resources: ExitStack) -> None:
+    """Let somebody listen to the events: a picture on a terminal, lines of JSON elsewhere."""
+    if _wants_view(settings):
+        live = (await queue.stats()).live if settings.drain else None
+        tally = Tally()
+        resources.enter_context(LiveView("dispatcher", tally, live))
+        events.subscribe(lambda event: tally.feed(record(event)))
+    else:
+        events.subscribe(_lines(resources.enter_context(LineWriter(sys.stdout.fileno()))))
+
+
+def _lines(writer: LineWriter) -> Callable[[Event], None]:
+    stamp: dict[str, Any] = {"pid": os.getpid()}
+    clock = SystemClock()
+
+    def write(event: Event) -> None:
+        writer.put(json.dumps({**record(event), "at_ms": clock.now_ms(), **stamp}))
+
+    return write
+
+
+def _wants_view(settings: DispatchSettings) -> bool:
+    return sys.stdout.isatty() and not settings.json_
+
+
+async def _stop_with_stdin(stop: Callable[[str], None]) -> None:
+    try:
+        while True:
+            await anyio.wait_readable(0)
+            if not os.read(0, 4_096):
+                break
+    except OSError:  # a file or nothing at all: there is nothing to wait for
+        pass
+    stop("standard input has ended")

@@ -1,0 +1,91 @@
+"""Arguments and options that several commands share, so that they read and behave alike everywhere."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from asyncqueue.job import brief
+from asyncqueue.lifecycle import Reason, Status
+
+__all__ = ["INTEGER", "as_json", "database", "examples", "job_filters", "reads"]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_DIGITS_MAX: Final = 18
+
+
+class _Integer(click.ParamType[int]):
+    """A plain decimal integer: no underscores, blanks, signs of plus or foreign digits, which `int` would take."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if not re.fullmatch(rf"-?[0-9]{{1,{_DIGITS_MAX}}}", value):
+            self.fail(f"{brief(value)} is not a whole number", param, ctx)
+        return int(value)
+
+
+INTEGER: Final = _Integer()
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a help text: command lines to copy, which click must not wrap."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def database(command: Command) -> Command:
+    """Add the argument DB."""
+    return click.argument("db", metavar="DB", type=click.Path())(command)
+
+
+def as_json(what: str) -> Callable[[Command], Command]:
+    """Add `--json`, which prints `what`; its keys are stable."""
+    return click.option("--json", "json_", is_flag=True, help=f"For programs: print {what}; the keys are stable.")
+
+
+def reads(what: str) -> Callable[[Command], Command]:
+    """Add what every reading command has: DB and `--json`."""
+
+    def add(command: Command) -> Command:
+        return database(as_json(what)(command))
+
+    return add
+
+
+def job_filters(*, status: bool) -> Callable[[Command], Command]:
+    """Add the filters and the paging of a list of jobs."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(_filters()[0 if status else 1 :]):
+            command = option(command)
+        return command
+
+    return add
+
+
+def _filters() -> list[Callable[[Any], Any]]:
+    return [
+        click.option("--status", type=_choice(Status), help="Only jobs in this status."),
+        click.option("--queue", metavar="NAME", help="Only jobs of this queue."),
+        click.option("--kind", metavar="NAME", help="Only jobs of this kind."),
+        click.option("--reason", type=_choice(Reason), help="Only jobs with this reason."),
+        click.option(
+            "--after",
+            "after_seq",
+            type=INTEGER,
+            default=0,
+            metavar="SEQ",
+            help="Continue after the job with this seq, the last one of the page before.",
+        ),
+        click.option(
+            "--limit", type=INTEGER, default=100, show_default=True, help="Jobs on one page, 1 to 10000."
+        ),
+    ]
+
+
+def _choice(values: type[Status] | type[Reason]) -> click.Choice[str]:
+    return click.Choice([value.value for value in values])

@@ -1,0 +1,88 @@
+"""What a store of an inbox must do."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from asyncqueue.wire import Message
+
+__all__ = ["Arrival", "Effect", "InboxStore", "Kept", "Result", "Totals"]
+
+Effect = Callable[[Any, Message], Awaitable[object]]
+"""`await effect(connection, message)`: database work on the store's connection, in the inbox row's transaction.
+
+It runs once per accepted message, in a savepoint; it must not commit or roll back.
+"""
+
+
+class Result(StrEnum):
+    """The answers of an inbox."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    CONFLICT = "conflict"
+    EFFECT_FAILED = "effect-failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A message and the claim under which it was sent."""
+
+    message: Message
+    token: int | None
+    attempt: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of an accepted message; `received_at` in ms since the epoch, `times` counts its requests."""
+
+    id: str
+    qty: int
+    payload: str | None
+    result: str
+    received_at: int
+    token: int | None
+    attempt: int | None
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts of accepted messages, their quantities, duplicates and conflicts; `requests` is all answered ones."""
+
+    messages: int
+    quantity: int
+    duplicates: int
+    conflicts: int
+
+    @property
+    def requests(self) -> int:
+        """Return how many requests were answered with one of the three results."""
+        return self.messages + self.duplicates + self.conflicts
+
+
+class InboxStore(Protocol):
+    """An open inbox."""
+
+    async def receive(self, arrivals: Sequence[Arrival]) -> list[Result | Exception]:
+        """Record a set of messages in one transaction: dedup rows, effects and answers commit together.
+
+        A new id is accepted; a known one is a duplicate if quantity and payload are equal, else a conflict, which
+        is kept as evidence and changes nothing. Of one id twice in a set, the first counts. An effect that raises
+        undoes its own message only. Raises `StoreError`; then nothing of the set is recorded.
+        """
+        ...
+
+    async def get(self, message_id: str) -> Kept | None:
+        """Return what is kept of a message."""
+        ...
+
+    async def totals(self) -> Totals:
+        """Return the counts."""
+        ...
+
+    async def close(self) -> None:
+        """Close it; may be called again."""
+        ...

@@ -1,0 +1,61 @@
+"""Every SQL statement of the SQLite inbox. Sets travel as one JSON array (`json_each`), one hop each."""
+
+from typing import Final
+
+__all__ = [
+    "ACCEPT",
+    "CONFLICT",
+    "EFFECT_BEGIN",
+    "EFFECT_END",
+    "EFFECT_UNDO",
+    "FORGET",
+    "GET",
+    "KNOWN",
+    "LEDGER",
+    "SCHEMA_MARK",
+    "SCHEMA_STATE",
+    "SEEN_AGAIN",
+    "TOTALS",
+    "TOTALS_ADD",
+]
+
+SCHEMA_STATE: Final = """
+SELECT (SELECT user_version FROM pragma_user_version),
+       (SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'),
+       (SELECT count(*) FROM sqlite_schema
+        WHERE type = 'table' AND name IN ('inbox','ledger','conflicts','totals'))
+"""
+SCHEMA_MARK: Final = "PRAGMA user_version = 1"
+
+ACCEPT: Final = """
+INSERT INTO inbox (id, qty, payload, result, received_at, token, attempt)
+SELECT value ->> 0, value ->> 1, value ->> 2, 'accepted', :now, value ->> 3, value ->> 4
+FROM json_each(:items) WHERE true
+ON CONFLICT (id) DO NOTHING
+RETURNING id
+"""
+LEDGER: Final = "INSERT INTO ledger (id, qty) SELECT value ->> 0, value ->> 1 FROM json_each(:items)"
+KNOWN: Final = "SELECT id, qty, payload FROM inbox WHERE id IN (SELECT value FROM json_each(:ids))"
+SEEN_AGAIN: Final = """
+UPDATE inbox SET times = times + (item.value ->> 1) FROM json_each(:items) AS item
+WHERE inbox.id = item.value ->> 0
+"""
+CONFLICT: Final = """
+INSERT INTO conflicts (id, qty, payload, first_at, last_at)
+SELECT value ->> 0, value ->> 1, value ->> 2, :now, :now FROM json_each(:items)
+WHERE (SELECT count(*) FROM conflicts WHERE conflicts.id = value ->> 0) < :per_id_max
+   OR EXISTS (SELECT 1 FROM conflicts
+              WHERE conflicts.id = value ->> 0 AND conflicts.qty = value ->> 1 AND conflicts.payload = value ->> 2)
+ON CONFLICT (id, qty, payload) DO UPDATE SET times = times + 1, last_at = excluded.last_at
+"""
+EFFECT_BEGIN: Final = "SAVEPOINT inbox_effect"
+EFFECT_UNDO: Final = "ROLLBACK TO inbox_effect"
+EFFECT_END: Final = "RELEASE inbox_effect"
+FORGET: Final = "DELETE FROM inbox WHERE id IN (SELECT value FROM json_each(:ids))"
+TOTALS_ADD: Final = """
+UPDATE totals SET messages = messages + :messages, quantity = quantity + :quantity,
+  duplicates = duplicates + :duplicates, conflicts = conflicts + :conflicts
+"""
+
+GET: Final = "SELECT id, qty, payload, result, received_at, token, attempt, times FROM inbox WHERE id = :id"
+TOTALS: Final = "SELECT messages, quantity, duplicates, conflicts FROM totals"

@@ -1,0 +1,273 @@
+"""Group commit: few transactions, own answers, withdrawn waiters, and an end that waits."""
+
+import asyncio
+
+import pytest
+
+from asyncqueue.errors import Conflict, StoreBusy, StoreClosed
+from asyncqueue.job import NewJob
+from asyncqueue.lifecycle import Status
+from asyncqueue.queue import Queue
+from asyncqueue.stores.batching import Batcher
+
+pytestmark = pytest.mark.usefixtures("no_sync")
+
+
+@pytest.fixture
+async def queue(path):
+    async with Queue.open(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def transactions(queue, monkeypatch):
+    """Count the write transactions; `hold` keeps the next one from starting until it is set."""
+    original = queue._store.write
+    seen = {"count": 0, "hold": None, "error": None, "entered": asyncio.Event()}
+
+    async def write(work):
+        seen["count"] += 1
+        seen["entered"].set()
+        if seen["hold"] is not None:
+            await seen["hold"].wait()
+        if seen["error"] is not None:
+            raise seen["error"]
+        return await original(work)
+
+    monkeypatch.setattr(queue._store, "write", write)
+    return seen
+
+
+def hold(transactions):
+    transactions["hold"] = asyncio.Event()
+    transactions["entered"].clear()
+    return transactions["hold"]
+
+
+async def test_a_thousand_callers_share_few_transactions_and_each_gets_its_own_answer(queue, transactions):
+    calls = [queue.enqueue(f"j{n % 500}", 1 + (n == 777)) for n in range(1_000)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert answers[:500] == [True] * 500
+    assert isinstance(answers[777], Conflict)
+    assert [answer for n, answer in enumerate(answers) if n >= 500 and n != 777] == [False] * 499
+    assert transactions["count"] <= 2
+
+
+async def test_callers_of_different_verbs_share_a_transaction_and_reports_go_before_claims(queue, transactions):
+    await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(4)])
+    first, second, third = await queue.claim("w", limit=3)
+    before = transactions["count"]
+    claimed, released, finished, new, renewed = await asyncio.gather(
+        queue.claim("w2", limit=9),
+        queue.release(first),
+        queue.finish(second, "ok"),
+        queue.enqueue("late", 1),
+        queue.renew(third, 90_000),
+    )
+    assert (released, finished, new) == (True, Status.DONE, True)
+    assert renewed > third.lease_until
+    assert [job.id for job in claimed] == ["j0", "j3", "late"]
+    assert transactions["count"] == before + 1
+
+
+async def test_error_of_the_transaction_reaches_every_caller_of_it_and_no_later_one(queue, transactions):
+    transactions["error"] = StoreBusy("held")
+    answers = await asyncio.gather(*(queue.enqueue(f"j{n}", 1) for n in range(5)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreBusy] * 5
+    transactions["error"] = None
+    assert await queue.enqueue("j0", 1)
+
+
+async def test_call_with_a_bad_item_fails_alone(queue):
+    """One bad item never fails the rest, not even one that no check foresaw."""
+    unforeseen = NewJob("bad", 1, kind={"a", "set"})
+    good = [queue.enqueue(f"j{n}", 1) for n in range(3)]
+    bad = queue._batches.enqueue([NewJob("beside", 1), unforeseen])
+    answers = await asyncio.gather(*good, bad, queue.claim("w", limit=9), return_exceptions=True)
+    assert answers[:3] == [True] * 3
+    assert isinstance(answers[3], TypeError)
+    assert [job.id for job in answers[4]] == ["j0", "j1", "j2"]
+    assert await queue.get("beside") is None
+
+
+async def test_waiter_cancelled_before_its_batch_began_is_withdrawn(queue, transactions):
+    held = hold(transactions)
+    first = asyncio.ensure_future(queue.enqueue("first", 1))
+    await transactions["entered"].wait()
+    waiting = [asyncio.ensure_future(queue.enqueue(name, 1)) for name in ("gone", "stays")]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    held.set()
+    assert await asyncio.gather(first, waiting[1]) == [True, True]
+    assert waiting[0].cancelled()
+    assert [job.id for job in await queue.list()] == ["first", "stays"]
+
+
+async def test_claim_cancelled_when_its_batch_had_begun_gives_its_leases_back(queue, transactions):
+    await queue.enqueue("a", 1)
+    held = hold(transactions)
+    claiming = asyncio.ensure_future(queue.claim("w"))
+    await transactions["entered"].wait()
+    claiming.cancel()
+    await asyncio.wait([claiming])
+    held.set()
+    await queue._batches._batcher.settle()
+    found = await queue.get("a")
+    assert (found.status, found.attempts, found.token) == (Status.PENDING, 0, 1)
+
+
+async def test_claim_cancelled_between_its_answer_and_its_waking_gives_its_leases_back(queue):
+    await queue.enqueue("a", 1)
+    claiming = asyncio.ensure_future(queue.claim("w"))
+    await asyncio.sleep(0)
+    batcher = queue._batches._batcher
+    entry_done = asyncio.Event()
+    original = batcher._run_batch
+
+    async def run_batch(batch):
+        await original(batch)
+        claiming.cancel()
+        entry_done.set()
+
+    batcher._run_batch = run_batch
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    assert entry_done.is_set()
+    await batcher.settle()
+    assert (await queue.get("a")).status == Status.PENDING
+
+
+async def test_cancelled_claim_that_found_nothing_costs_no_transaction(queue, transactions):
+    held = hold(transactions)
+    claiming = asyncio.ensure_future(queue.claim("w"))
+    await transactions["entered"].wait()
+    claiming.cancel()
+    held.set()
+    await queue._batches._batcher.settle()
+    assert claiming.cancelled()
+    assert transactions["count"] == 1
+
+
+async def test_close_waits_for_what_was_asked_before_and_refuses_what_comes_after(queue, transactions):
+    held = hold(transactions)
+    writing = [asyncio.ensure_future(queue.enqueue(f"j{n}", 1)) for n in range(3)]
+    await transactions["entered"].wait()
+    late = asyncio.ensure_future(queue.enqueue("in-time", 1))
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(queue.close())
+    await asyncio.sleep(0)
+    with pytest.raises(StoreClosed):
+        await queue.enqueue("after", 1)
+    assert not closing.done()
+    held.set()
+    await closing
+    assert await asyncio.gather(*writing, late) == [True] * 4
+
+
+def test_loop_that_closes_in_the_middle_of_a_batch_tells_every_waiter(path, plain):
+    cancelled = []
+
+    async def caller(queue, name):
+        try:
+            await queue.enqueue(name, 1)
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+
+    async def main():
+        queue = await Queue.open(path)
+        reached = asyncio.Event()
+
+        async def work(transaction):
+            await transaction.enqueue([NewJob("half", 1)])
+            reached.set()
+            await asyncio.sleep(0)
+
+        tasks = [asyncio.ensure_future(queue._store.write(work))]
+        tasks += [asyncio.ensure_future(caller(queue, name)) for name in "ab"]
+        await reached.wait()
+        closer = asyncio.ensure_future(_close_at_the_end(queue))
+        await asyncio.sleep(0)
+        return tasks, closer
+
+    asyncio.run(main())
+    assert sorted(cancelled) == ["a", "b"]
+    probe = plain(path)
+    probe.execute("BEGIN EXCLUSIVE")
+    assert probe.execute("SELECT count(*) FROM jobs WHERE id != 'half'").fetchone() == (0,)
+
+
+async def _close_at_the_end(queue):
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await queue.close()
+
+
+# --- the batcher alone -------------------------------------------------------------------------------
+
+
+async def batches_of(weights, weight_max):
+    batches = []
+
+    async def run(requests):
+        batches.append(list(requests))
+        await asyncio.sleep(0)
+        return [request * 10 for request in requests]
+
+    batcher = Batcher(run, weight_max)
+    answers = await asyncio.gather(*(batcher.submit(n, weight) for n, weight in enumerate(weights)))
+    assert answers == [n * 10 for n in range(len(weights))]
+    return batches
+
+
+@pytest.mark.parametrize(
+    ("weights", "batches"),
+    [
+        ([1, 1, 1], [[0, 1, 2]]),
+        ([2, 2, 2], [[0, 1], [2]]),
+        ([9, 1, 1], [[0], [1, 2]]),
+        ([1, 9, 1], [[0], [1], [2]]),
+        ([4, 1, 3], [[0], [1, 2]]),
+        ([0, 4, 0, 1], [[0, 1, 2], [3]]),
+    ],
+)
+async def test_batches_are_split_by_weight_in_order_of_arrival(weights, batches):
+    assert await batches_of(weights, 4) == batches
+
+
+async def test_answers_that_are_errors_are_raised_to_their_own_caller_only():
+    async def run(requests):
+        return [ValueError(request) if request == 1 else request for request in requests]
+
+    batcher = Batcher(run)
+    answers = await asyncio.gather(*(batcher.submit(n) for n in range(3)), return_exceptions=True)
+    assert [answers[0], answers[2]] == [0, 2]
+    assert isinstance(answers[1], ValueError)
+
+
+async def test_posted_request_runs_without_a_waiter_and_its_error_is_nobodys():
+    ran = []
+
+    async def run(requests):
+        ran.extend(requests)
+        raise OSError("no")
+
+    batcher = Batcher(run)
+    batcher.post("x")
+    await batcher.settle()
+    assert ran == ["x"]
+
+
+async def test_leases_of_a_claim_cancelled_while_the_queue_closes_are_given_back(queue, transactions):
+    await queue.enqueue("a", 1)
+    held = hold(transactions)
+    claiming = asyncio.ensure_future(queue.claim("w"))
+    await transactions["entered"].wait()
+    closing = asyncio.ensure_future(queue.close())
+    await asyncio.sleep(0)
+    claiming.cancel()
+    held.set()
+    await closing
+    async with Queue.open(queue._store._database.path) as again:
+        assert (await again.get("a")).status == Status.PENDING

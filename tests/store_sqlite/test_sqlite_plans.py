@@ -1,0 +1,224 @@
+"""Plans and costs: every hot statement uses its index, and a claim's cost does not grow with what surrounds it.
+
+FAULTS 40: cost grows with history. Costs are counted in steps of SQLite's virtual machine, not in time.
+"""
+
+import contextlib
+import json
+import sqlite3
+
+import pytest
+
+from asyncqueue.stores.sqlite import schema, statements
+
+NOW = 1_000_000
+ROWS = 100_000
+PARAMETERS = {
+    "now": NOW,
+    "late": False,
+    "limit": 64,
+    "id": "j1",
+    "kind": None,
+    "kinds": None,
+    "reason": None,
+    "prefix": None,
+    "status": "dead",
+    "before": NOW,
+    "after_seq": 0,
+    "names": json.dumps(["default"]),
+    "paused": 1,
+    "sweep": 256,
+    "queue": "default",
+    "owner": "w",
+    "lease_ms": 1_000,
+    "seqs": json.dumps([1, 2]),
+    "ids": json.dumps(["j1", "j2"]),
+    "jobs": json.dumps([["new", 1, 3, 0, 500, "default", "job", None, 0]]),
+    "items": json.dumps([["j1", 1, 1, "w", 1, "ok", 0, None]]),
+    "rows": json.dumps([["j1", 1, 1, "w", "retry", "unknown", "x", None]]),
+}
+
+
+def connect():
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    for name in (schema.CONTRACT_SCRIPT, schema.PRODUCT_SCRIPT):
+        for statement in schema.script(name):
+            connection.execute(statement)
+    return connection
+
+
+def fill(connection, *parts):
+    """Insert runs of jobs: (count, status, due, priority, deadline, queue) each, in order of seq."""
+    for count, status, due, priority, deadline, queue in parts:
+        connection.execute(
+            """
+            WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+            INSERT INTO jobs (id, qty, status, attempts, max_attempts, token, available_at, deadline, owner,
+                              lease_until, priority, queue)
+            SELECT 'j' || ((SELECT ifnull(max(seq), 0) FROM jobs) + i), 1, ?2, 1, 3, 1, ?3, ?5,
+                   iif(?2 = 'leased', 'w', NULL), iif(?2 = 'leased', ?3, NULL), ?4, ?6
+            FROM n
+            """,
+            (count, status, due, priority, deadline, queue),
+        )
+
+
+def run(count, status="pending", *, due=NOW, priority=0, deadline=NOW * 2):
+    return count, status, due, priority, deadline, "default"
+
+
+MIXED = [
+    run(800, "done"),
+    run(300),
+    run(300, due=NOW + 500),
+    run(300, "leased", due=NOW + 500),
+    run(50, "leased", due=NOW - 1),
+    run(100, "dead"),
+    run(20, deadline=NOW - 1),
+]
+
+
+def parameters_of(statement):
+    return {name: value for name, value in PARAMETERS.items() if f":{name}" in statement}
+
+
+def plan(connection, statement):
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters_of(statement))]
+
+
+HOT = {
+    "ENQUEUE": set(),
+    "EXISTING": {"sqlite_autoindex_jobs_1"},
+    "SWEEPABLE": {"jobs_deadline", "jobs_spent"},
+    "PICK": {"jobs_walk_coarse", "jobs_walk_fine"},
+    "LOOK": {"jobs_walk_coarse", "jobs_deadline", "jobs_spent"},
+    "CLAIM": {"INTEGER PRIMARY KEY"},
+    "SWEEP": {"INTEGER PRIMARY KEY"},
+    "LOST": {"INTEGER PRIMARY KEY"},
+    "FINISH": {"sqlite_autoindex_jobs_1"},
+    "RENEW": {"sqlite_autoindex_jobs_1"},
+    "RELEASE": {"sqlite_autoindex_jobs_1"},
+    "HISTORY_APPEND": set(),
+    "REDRIVE_AUDIT": {"sqlite_autoindex_jobs_1"},
+    "REDRIVE": {"sqlite_autoindex_jobs_1"},
+    "GET": {"sqlite_autoindex_jobs_1"},
+    "NEXT_DUE": {"jobs_walk_coarse"},
+    "STATUS_OF": {"sqlite_autoindex_jobs_1"},
+    "CANCEL": {"sqlite_autoindex_jobs_1"},
+    "CANCELLED": {"sqlite_autoindex_jobs_1"},
+    "LIST_DEAD": {"jobs_dead"},
+    "COUNT_DEAD": {"jobs_dead"},
+    "PAUSE": set(),
+    "PURGEABLE": {"jobs_ended"},
+    "PURGE": {"sqlite_autoindex_jobs_1"},
+    "PURGE_HISTORY": {"attempts_by_id"},
+    "HISTORY": {"attempts_by_id", "redrives_by_id"},
+    "PENDING": set(),
+    "QUEUES": set(),
+    "STATS": set(),
+    "REDRIVES": set(),
+}
+
+
+@pytest.mark.parametrize("is_analysed", [False, True], ids=["not analysed", "analysed"])
+@pytest.mark.parametrize("name", HOT)
+def test_hot_statement_uses_its_index_and_never_scans_the_jobs(name, is_analysed):
+    with contextlib.closing(connect()) as connection:
+        fill(connection, *MIXED)
+        if is_analysed:
+            connection.execute("ANALYZE")
+        steps = plan(connection, getattr(statements, name))
+        for step in steps:
+            if step.startswith("SCAN") and ("jobs" in step.split()[:2] or step.split()[1] in ("j", "nxt")):
+                # Walking a partial index from its best end, under LIMIT 1, is no scan; nor is a look at the dead.
+                assert "USING" in step, steps
+                assert "jobs_walk" in step or "jobs_spent" in step or "jobs_dead" in step, steps
+        for index in HOT[name]:
+            assert any(index in step for step in steps), (index, steps)
+
+
+def test_every_statement_on_jobs_is_either_checked_here_or_known_to_be_cold():
+    cold = {
+        *("LIST", "COUNT", "BEGIN", "COMMIT", "DATA_VERSION", "SCHEMA_STATE", "SCHEMA_MARK", "PRAGMAS"),
+        *("EFFECT_BEGIN", "EFFECT_UNDO", "EFFECT_END"),
+    }
+    product = {name for name in statements.__all__ if not name.startswith("CONTRACT_")}
+    assert product == set(HOT) | cold
+
+
+def steps_of(connection, statement, **extra):
+    """Count the machine's steps (in tens) that `statement` takes, and return its rows too."""
+    count = 0
+
+    def tick():
+        nonlocal count
+        count += 1
+        return 0
+
+    connection.set_progress_handler(tick, 10)
+    rows = connection.execute(statement, {**parameters_of(statement), **extra}).fetchall()
+    connection.set_progress_handler(None, 0)
+    return count, rows
+
+
+SHAPES = {
+    "many done before few ready": [run(ROWS, "done"), run(1_000)],
+    "many ready": [run(ROWS)],
+    "many delayed before few ready": [run(ROWS, due=NOW + 500), run(1_000)],
+    "half delayed before half ready": [run(ROWS // 2, due=NOW + 500), run(ROWS // 2)],
+    "many leased before few ready": [run(ROWS, "leased", due=NOW + 500), run(1_000)],
+    "many dead before few ready": [run(ROWS, "dead"), run(1_000)],
+    "many of low priority after few ready": [run(ROWS, priority=-5), run(1_000)],
+    "many delayed of high priority": [run(ROWS, due=NOW + 500, priority=5), run(1_000)],
+}
+
+
+@pytest.fixture(scope="module")
+def bare_cost():
+    """What a look and a pick cost among a thousand ready jobs and nothing else."""
+    with contextlib.closing(connect()) as connection:
+        fill(connection, run(1_000))
+        return {
+            name: steps_of(connection, getattr(statements, name), limit=1)[0]
+            for name in ("LOOK", "PICK", "NEXT_DUE")
+        }
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cost_of_a_claim_is_flat_whatever_surrounds_the_ready_jobs(shape, bare_cost):
+    with contextlib.closing(connect()) as connection:
+        fill(connection, *SHAPES[shape])
+        due = "SELECT seq FROM jobs WHERE status = 'pending' AND available_at <= ? ORDER BY priority DESC, seq"
+        (ready,) = connection.execute(due, (NOW,)).fetchone()
+        costs = {}
+        for name in ("LOOK", "PICK", "NEXT_DUE"):
+            costs[name], rows = steps_of(connection, getattr(statements, name), limit=1)
+            if name == "PICK":
+                assert [row[0] for row in rows] == [ready]
+        # A bucket holds 16,384 jobs: six more of them to hop over, each of at most 128 small ranges.
+        assert costs["LOOK"] <= 2 * bare_cost["LOOK"], (costs, bare_cost)
+        assert costs["PICK"] <= 3 * bare_cost["PICK"] + 100, (costs, bare_cost)
+        assert costs["NEXT_DUE"] <= 10 * bare_cost["NEXT_DUE"] + 100, (costs, bare_cost)
+
+
+def test_sweep_finds_the_few_that_must_die_among_many_at_flat_cost(bare_cost):
+    with contextlib.closing(connect()) as connection:
+        fill(connection, run(ROWS), run(ROWS // 2, "done", deadline=NOW - 1), run(3, deadline=NOW - 1))
+        cost, rows = steps_of(connection, statements.LOOK)
+        assert len([seq for _name, seq in rows if seq is not None]) == 3
+        assert cost <= 3 * bare_cost["LOOK"] + 10
+
+
+def test_hundred_thousand_done_rows_do_not_make_a_report_dearer():
+    costs = []
+    for history in (0, ROWS):
+        with contextlib.closing(connect()) as connection:
+            if history:
+                fill(connection, run(history, "done"))
+            fill(connection, run(1, "leased", due=NOW + 500))
+            job_id = connection.execute("SELECT id FROM jobs WHERE status = 'leased'").fetchone()[0]
+            items = json.dumps([[job_id, 1, 1, "w", 1, "ok", 0, None]])
+            cost, rows = steps_of(connection, statements.FINISH, items=items)
+            assert rows == [(job_id, "done")]
+            costs.append(cost)
+    assert costs[1] <= 2 * costs[0] + 2
