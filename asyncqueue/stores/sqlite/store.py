@@ -1,6 +1,7 @@
 """The SQLite store: the verbs of `stores.base` as a few set-based statements in one transaction each."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sqlite3
@@ -208,7 +209,8 @@ class SqliteTransaction:
                 else:
                     answers += await self._finish(part)
         finally:
-            await self._connection.set_authorizer(None)
+            with contextlib.suppress(ValueError):  # closed by the effect: told above
+                await self._connection.set_authorizer(None)
         return answers
 
     async def _with_effect(
@@ -218,7 +220,11 @@ class SqliteTransaction:
         await self._rows(statements.EFFECT_BEGIN)
         status = (await self._finish([report]))[0]
         failure = None if status is None else await guard.failure_of(effect, self._connection)
-        if not self._connection.in_transaction:  # SQLite gave the whole transaction up, as on a full disk
+        try:
+            is_open = self._connection.in_transaction
+        except ValueError:
+            raise BadEffect("an effect must not close the connection") from None
+        if not is_open:  # SQLite gave the whole transaction up, as on a full disk
             raise failure if isinstance(failure, sqlite3.Error) else StoreError("an effect ended the transaction")
         if failure is not None:
             await self._rows(statements.EFFECT_UNDO)
