@@ -16,7 +16,7 @@ from asyncqueue.dispatcher.flight import Delivery, Ended, Flight
 from asyncqueue.dispatcher.rest import EndpointRest
 from asyncqueue.errors import Permanent, Retryable
 from asyncqueue.events import Events, Held, LeaseLost, Released, Settled
-from asyncqueue.job import LeasedJob, Release, Report, printable
+from asyncqueue.job import Effect, LeasedJob, Release, Report, printable
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.retry import Certainty, Outcome, RetryPolicy, Verdict, decide
@@ -42,8 +42,8 @@ class Sender(Protocol):
 class HandlerSender:
     """Carries jobs to an `async def handler(job)` in this process.
 
-    Only an exact `True` acknowledges. `Retryable` and `Permanent` classify; any other result or error is logged,
-    recorded and left to the lease.
+    Only an exact `True` or an `Effect` acknowledges. `Retryable` and `Permanent` classify; any other result or
+    error is logged, recorded and left to the lease.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -59,6 +59,8 @@ class HandlerSender:
             return Outcome(Verdict.PERMANENT, Certainty.REFUSED, printable(str(error)))
         if answer is True:
             return _ACKNOWLEDGED
+        if isinstance(answer, Effect):
+            return Outcome(Verdict.OK, Certainty.ACCEPTED, effect=answer.work)
         return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"the handler returned {answer!r}, not True"))
 
 
@@ -130,12 +132,17 @@ class ReportChore:
         if self._reports:
             answers = await self._queue.finish_many([report for _delivery, report in self._reports])
             reports, self._reports = self._reports, []
-            for (delivery, _report), status in zip(reports, answers, strict=True):
-                self._settled(delivery, status)
-            self._flight.drop(delivery for delivery, _report in reports)
+            for (delivery, _report), answer in zip(reports, answers, strict=True):
+                if isinstance(answer, Exception):  # its effect failed and was undone: an honest retry
+                    text = printable(f"effect failed: {type(answer).__name__}: {answer}")
+                    delivery.outcome = Outcome(Verdict.RETRY, Certainty.REFUSED, text)
+                    self._sort(delivery)
+                else:
+                    self._settled(delivery, answer)
+                    self._flight.drop((delivery,))
         if self._releases:
             await self._give_back()
-        return 0 if self._flight.unreported else None
+        return 0 if self._flight.unreported or self._reports else None
 
     def _sort(self, delivery: Delivery) -> None:
         """Turn an ended delivery into its report, its release, or nothing."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from asyncqueue.errors import Conflict, ForkedProcess, NotDead, StoreClosed, StoreError
-from asyncqueue.job import LeasedJob, NewJob, Redrive, Release, Renew, Report
+from asyncqueue.errors import Conflict, ForkedProcess, NotDead, QueueFull, StoreClosed, StoreError
+from asyncqueue.job import LeasedJob, NewJob, Note, Redrive, Release, Renew, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, Store, Transaction
 
@@ -152,7 +152,7 @@ class BatchedStore:
     Reports go before claims, so a finish and the claim that refills its slot cost one commit together.
     """
 
-    _ORDER = ("enqueue", "finish", "renew", "release", "redrive", "claim")
+    _ORDER = ("enqueue", "finish", "note", "cancel", "renew", "release", "redrive", "claim")
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -160,7 +160,7 @@ class BatchedStore:
         self._is_closed = False
         self._pid = os.getpid()
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict]:
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
         """See `stores.base.Transaction`."""
         return await self._submit(_Call("enqueue", jobs), len(jobs))
 
@@ -168,9 +168,17 @@ class BatchedStore:
         """See `stores.base.Transaction`. A caller cancelled too late to be withdrawn has its leases released."""
         return await self._submit(_Call("claim", (claim,)), claim.limit, self._give_back)
 
-    async def finish(self, reports: Sequence[Report]) -> list[Status | None]:
+    async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """See `stores.base.Transaction`."""
         return await self._submit(_Call("finish", reports), len(reports))
+
+    async def note(self, notes: Sequence[Note]) -> None:
+        """See `stores.base.Transaction`."""
+        await self._submit(_Call("note", notes), len(notes))
+
+    async def cancel(self, ids: Sequence[str]) -> list[Status | None]:
+        """See `stores.base.Transaction`."""
+        return await self._submit(_Call("cancel", ids), len(ids))
 
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""

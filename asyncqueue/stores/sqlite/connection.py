@@ -343,9 +343,9 @@ class Database:
         return done.result
 
     async def _healthy_writer(self) -> aiosqlite.Connection:
-        """Return the write connection; a new one if the old one could not even be rolled back."""
+        """Return the write connection; a new one if the old one could not even be rolled back, or was closed."""
         self._check_usable()
-        if self._writer is not None and self._writer.in_transaction:
+        if self._writer is not None and _is_lost(self._writer):
             lost, self._writer = self._writer, None
             await lost.close()
         if self._writer is None:
@@ -388,6 +388,13 @@ class Database:
         self._check_process()
         if self._is_closed:
             raise StoreClosed(f"{self.path}: is closed")
+
+
+def _is_lost(writer: aiosqlite.Connection) -> bool:
+    try:
+        return writer.in_transaction
+    except ValueError:  # the driver's word for closed: an effect did that
+        return True
 
 
 def _create_private(path: Path) -> None:
