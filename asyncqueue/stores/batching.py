@@ -91,8 +91,11 @@ class Batcher(Generic[Request, Answer]):
 
     async def _work(self) -> None:
         try:
-            while batch := self._next_batch():
-                await self._run_batch(batch)
+            while self._waiting:
+                if batch := self._next_batch():
+                    await self._run_batch(batch)
+                # Those who were just answered run before this task does: they may be back with their next request.
+                await asyncio.sleep(0)
         finally:  # only if this task itself was cancelled, as a closing event loop does
             self._waiting, left = deque(), self._waiting
             for entry in left:
@@ -144,6 +147,11 @@ class _Call:
 
     verb: str
     items: Sequence[Any]
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it runs code of its caller, which may wait for anything."""
+        return self.verb == "finish" and any(report.effect is not None for report in self.items)
 
 
 class BatchedStore:
@@ -247,7 +255,7 @@ class BatchedStore:
                     for place, call in mine:
                         answers[place] = list(islice(rest, len(call.items)))
 
-        await self.store.write(work, inline=True)
+        await self.store.write(work, inline=not any(call.has_effect for call in calls))
         return [answers[place] for place in range(len(calls))]
 
     async def _alone(self, call: _Call) -> list[Any] | Exception:

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import aiosqlite
 
@@ -151,7 +151,7 @@ class SqliteTransaction:
         room = max_pending - (await self._rows(statements.PENDING))[0][0]
         if len(jobs) <= room:
             return set()
-        there = {row[0] for row in await self._rows(statements.EXISTING, ids=_array({job.id for job in jobs}))}
+        there = await self._existing(jobs)
         new = [job_id for job_id in dict.fromkeys(job.id for job in jobs) if job_id not in there]
         return set(new[max(0, room) :])
 
@@ -160,20 +160,20 @@ class SqliteTransaction:
             (j.id, j.qty, j.max_attempts, j.delay_ms, j.ttl_ms, j.queue, j.kind, j.payload, j.priority)
             for j in jobs
         ]
-        new = {row[0] for row in await self._rows(statements.ENQUEUE, jobs=_array(rows))}
-        if len(new) == len(jobs):
-            return [True] * len(jobs)
-        answers: list[bool | Conflict | None] = []
+        there = await self._existing(jobs)
+        await self._rows(statements.ENQUEUE, jobs=_array(rows))
+        answers: list[bool | Conflict] = []
         for job in jobs:
-            is_first = job.id in new
-            new.discard(job.id)
-            answers.append(True if is_first else None)
-        ids = {job.id for job, answer in zip(jobs, answers, strict=True) if answer is None}
-        there = {row[0]: row[1:] for row in await self._rows(statements.EXISTING, ids=_array(ids))}
-        return [
-            _compared(job, there[job.id]) if answer is None else answer
-            for job, answer in zip(jobs, answers, strict=True)
-        ]
+            known = there.get(job.id)
+            answers.append(True if known is None else _compared(job, known))
+            if known is None:  # the same id again in this set finds it
+                there[job.id] = (job.id, job.qty, job.queue, job.kind, job.payload)
+        return answers
+
+    async def _existing(self, jobs: Sequence[NewJob]) -> dict[str, Sequence[Any]]:
+        """Return what is there already of these ids, by id."""
+        ids = _array(dict.fromkeys(job.id for job in jobs))
+        return {row[0]: row for row in await self._rows_as_json(statements.EXISTING, ids=ids)}
 
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """See `stores.base.Transaction`."""
@@ -190,10 +190,8 @@ class SqliteTransaction:
         seqs = _array(seq for seq, _priority, _status in picked)
         if any(status == Status.LEASED for _seq, _priority, status in picked):
             await self._history(statements.LOST, seqs=seqs)
-        rows = await self._rows(statements.CLAIM, seqs=seqs, owner=claim.owner, lease_ms=claim.lease_ms)
-        rank = {seq: place for place, (seq, _priority, _status) in enumerate(picked)}
-        rows.sort(key=lambda row: rank[row[-1]])
-        return [LeasedJob(*row[:-1]) for row in rows]
+        await self._rows(statements.CLAIM, seqs=seqs, owner=claim.owner, lease_ms=claim.lease_ms)
+        return [LeasedJob(*row) for row in await self._rows_as_json(statements.CLAIMED, seqs=seqs)]
 
     async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """See `stores.base.Transaction`."""
@@ -232,6 +230,8 @@ class SqliteTransaction:
         return status if failure is None else failure
 
     async def _finish(self, reports: Sequence[Report]) -> list[Status | None]:
+        if not self._rules.keep_all and all(report.outcome == "ok" for report in reports):
+            return await self._finish_ok(reports)
         items = [
             (*_ticket(r.ticket), r.outcome, r.delay_ms, printable(r.failure.error) if r.failure else None)
             for r in reports
@@ -243,6 +243,19 @@ class SqliteTransaction:
             if status and (r.outcome != "ok" or self._rules.keep_all)
         )
         return [None if status is None else Status(status) for status in answers]
+
+    async def _finish_ok(self, reports: Sequence[Report]) -> list[Status | None]:
+        """Settle plain successes: the same law as `FINISH`, for the case that must be fast."""
+        answers: list[Status | None] = [None] * len(reports)
+        for a_round in _rounds([_ticket(report.ticket) for report in reports]):
+            items = _array(item for _place, item in a_round)
+            valid = await self._rows_as_json(statements.VALID, items=items, late=self._rules.accept_late)
+            if valid:
+                done = [a_round[place] for place in valid]
+                await self._rows(statements.FINISH_OK, ids=_array(item[0] for _place, item in done))
+                for place, _item in done:
+                    answers[place] = Status.DONE
+        return answers
 
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""
@@ -325,7 +338,8 @@ class SqliteTransaction:
     async def _pick(self, names: list[str], claim: Claim) -> list[tuple[int, int, str]]:
         kinds = None if claim.kinds is None else _array(claim.kinds)
         offered = {
-            name: await self._rows(statements.PICK, queue=name, limit=claim.limit, kinds=kinds) for name in names
+            name: await self._rows_as_json(statements.PICK_JSON, queue=name, limit=claim.limit, kinds=kinds)
+            for name in names
         }
         return self._turns.merge(offered, claim.limit, self._now_ms)
 
@@ -356,6 +370,15 @@ class SqliteTransaction:
         except sqlite3.Error:
             if not self._connection.in_transaction:  # SQLite gave the whole transaction up: nothing to keep
                 raise
+
+    async def _rows_as_json(self, statement: str, **parameters: Any) -> list[Any]:
+        """Return what a statement puts into one JSON array.
+
+        The driver lets go of Python's lock for each row that it fetches; under load each of these costs more than
+        the row, so hot statements answer with one.
+        """
+        ((text,),) = await self._rows(statement, **parameters)
+        return cast("list[Any]", json.loads(text))
 
     async def _rows(self, statement: str, **parameters: Any) -> list[Any]:
         parameters["now"] = self._now_ms
@@ -527,9 +550,11 @@ def _rounds(items: list[tuple[Any, ...]]) -> list[list[tuple[int, tuple[Any, ...
     return rounds
 
 
-def _compared(job: NewJob, there: Sequence[Any]) -> bool | Conflict:
+def _compared(job: NewJob, known: Sequence[Any]) -> bool | Conflict:
     offered = (job.qty, job.queue, job.kind, job.payload)
-    fields = tuple(name for name, mine, theirs in zip(_COMPARED, offered, there, strict=True) if mine != theirs)
+    fields = tuple(
+        name for name, mine, theirs in zip(_COMPARED, offered, known[1:], strict=True) if mine != theirs
+    )
     if not fields:
         return False
     return Conflict(f"job {job.id} exists with another {' and '.join(fields)}", job_id=job.id, fields=fields)
