@@ -218,7 +218,10 @@ class Queue:
             _check_outcome(report.outcome)
             _check_effect(report.outcome, report.effect)
             check_int("delay_ms", report.delay_ms, PRODUCT.delay_ms)
-        return await self._batches.finish(reports) if reports else []
+        answers = await self._batches.finish(reports) if reports else []
+        if Status.PENDING in answers:
+            self._wake()
+        return answers
 
     async def renew(self, ticket: Ticket, lease_ms: int = DEFAULT_LEASE_MS) -> int | None:
         """Push the lease out to `lease_ms` from now, never past the deadline; None if the ticket is stale."""
@@ -457,9 +460,9 @@ class Queue:
         """
         return await self._store.stats(detail=detail)
 
-    async def next_due_ms(self) -> int | None:
-        """Return how long until the next live job falls due (0: now), None if no job is live."""
-        return await self._store.next_due_ms()
+    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
+        """Return how long until the next live job (of `queues`) falls due (0: now), None if no job is live."""
+        return await self._store.next_due_ms(queues)
 
     async def version(self) -> int:
         """Return a number that changes when another connection has committed; cheap."""

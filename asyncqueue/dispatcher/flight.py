@@ -60,8 +60,11 @@ class Delivery:
 
     def renewed(self, lease_until: int, asked_at: float, lease_s: float) -> None:
         """Take note of a renewal that was asked for at `asked_at` (loop seconds) for `lease_s` seconds."""
-        gained_s = (lease_until - self.lease_until) / 1000
-        self.lease_ends = min(asked_at + lease_s, self.lease_ends + gained_s)
+        if lease_until < self.job.deadline:
+            self.lease_ends = asked_at + lease_s
+        else:  # cut short by the job's deadline
+            gained_s = (lease_until - self.lease_until) / 1000
+            self.lease_ends = min(asked_at + lease_s, self.lease_ends + gained_s)
         self.lease_until = lease_until
         self.renewed_at = asked_at
         if self.scope is not None:
@@ -75,9 +78,9 @@ class Flight:
     until there are as many of them as slots, as in a store outage; then nothing more is claimed.
     """
 
-    def __init__(self, concurrency: int) -> None:
+    def __init__(self, concurrency: int, counts: Counts) -> None:
         self.concurrency = concurrency
-        self.counts = Counts()
+        self.counts = counts
         self.held: set[Delivery] = set()
         self.handoff: asyncio.Queue[Delivery] = asyncio.Queue()
         self.unreported: list[Delivery] = []
@@ -112,6 +115,7 @@ class Flight:
     def drop(self, deliveries: Iterable[Delivery]) -> None:
         """Forget deliveries whose reports are answered."""
         self.held.difference_update(deliveries)
+        self.on_free()  # unanswered reports may have held slots back
         if not self.held:
             self.on_empty()
 

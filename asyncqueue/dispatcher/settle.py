@@ -57,9 +57,6 @@ class HandlerSender:
             return Outcome(Verdict.RETRY, Certainty.UNKNOWN, printable(str(error)))
         except Permanent as error:
             return Outcome(Verdict.PERMANENT, Certainty.REFUSED, printable(str(error)))
-        except Exception as error:  # an unknown failure is never hidden as a success
-            log.exception("handler failed: job %s, token %d", job.id, job.token)
-            return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"{type(error).__name__}: {error}"))
         if answer is True:
             return _ACKNOWLEDGED
         if isinstance(answer, Effect):
@@ -67,27 +64,51 @@ class HandlerSender:
         return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"the handler returned {answer!r}, not True"))
 
 
-async def serve_slot(flight: Flight, sender: Sender) -> None:
+async def serve_slot(flight: Flight, sender: Sender, rest: EndpointRest, events: Events) -> None:
     """Be one slot: take a delivery, send it within its lease, hand in how it ended; for ever."""
     loop = asyncio.get_running_loop()
     while True:
         delivery = await flight.handoff.get()
-        if delivery.ended is None:
+        if delivery.ended is None and loop.time() < delivery.lease_ends:
             delivery.began_at = loop.time()
             with anyio.CancelScope(deadline=delivery.lease_ends) as delivery.scope:
                 delivery.outcome = await _sent(sender, delivery.job)
             delivery.scope = None
-            if delivery.outcome is None and delivery.ended is None:
-                delivery.ended = Ended.LAPSED
+        if delivery.outcome is not None:
+            # noted here, not with the report: nobody may claim for the free slot before the endpoint rests
+            if pause_s := rest.note(delivery.outcome):
+                events.emit(Held(round(pause_s * 1000), delivery.outcome.error))
+        elif delivery.ended is None:
+            delivery.ended = Ended.LAPSED
         flight.landed(delivery)
 
 
 async def _sent(sender: Sender, job: LeasedJob) -> Outcome:
+    """Send, whatever the sender does: one that breaks its promise costs one attempt, not the dispatcher."""
     try:
-        return await sender.send(job)
-    except Exception as error:  # a sender that breaks its promise costs one attempt, not the dispatcher
-        log.exception("sender failed: job %s, token %d", job.id, job.token)
-        return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"{type(error).__name__}: {error}"))
+        outcome = await sender.send(job)
+        if not isinstance(outcome, Outcome):
+            raise TypeError(f"the sender returned {type(outcome).__name__}, not an Outcome")  # noqa: TRY301 - one exit
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # the lease is gone or the dispatcher ends; else the send was cancelled from within
+        return _unknown(job, error)
+    except Exception as error:  # noqa: BLE001 - an unknown failure is never hidden as a success
+        return _unknown(job, error)
+    return outcome
+
+
+def _unknown(job: LeasedJob, error: BaseException) -> Outcome:
+    log.error("send failed: job %s, token %d", job.id, job.token, exc_info=error)
+    return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, _described(error))
+
+
+def _described(error: BaseException) -> str:
+    try:
+        return printable(f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001 - an error whose own text fails
+        return type(error).__name__
 
 
 class ReportChore:
@@ -95,12 +116,9 @@ class ReportChore:
 
     name = "report"
 
-    def __init__(
-        self, queue: Queue, flight: Flight, rest: EndpointRest, policy: RetryPolicy, events: Events
-    ) -> None:
+    def __init__(self, queue: Queue, flight: Flight, policy: RetryPolicy, events: Events) -> None:
         self._queue = queue
         self._flight = flight
-        self._rest = rest
         self._policy = policy
         self._events = events
         self._reports: list[tuple[Delivery, Report]] = []
@@ -137,9 +155,11 @@ class ReportChore:
         if outcome is None:
             self._lost(delivery)
             return
-        if pause_s := self._rest.note(outcome):
-            self._events.emit(Held(round(pause_s * 1000), outcome.error))
-        decision = decide(delivery.job, outcome, self._policy, random.random)
+        try:
+            decision = decide(delivery.job, outcome, self._policy, random.random)
+        except Exception as error:  # noqa: BLE001 - one outcome that nobody can weigh must not hold up the others
+            delivery.outcome = _unknown(delivery.job, error)
+            decision = None
         if isinstance(decision, Report):
             self._reports.append((delivery, decision))
         elif isinstance(decision, Release):

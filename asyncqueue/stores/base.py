@@ -174,8 +174,10 @@ class Transaction(Protocol):
 class Store(Protocol):
     """An open database of jobs."""
 
-    async def write(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
         """Run `work` in one short write transaction and return its result; shielded against cancellation.
+
+        With `inline`, `work` promises to wait for nothing but the transaction's verbs; a store may run it faster.
 
         Raises `StoreBusy`, `StoreFull`, `StoreClosed`, `ForkedProcess` or another `StoreError`; then nothing
         of the transaction is visible.
@@ -206,10 +208,10 @@ class Store(Protocol):
         """Count the jobs; with `detail` also those that are ready and expired."""
         ...
 
-    async def next_due_ms(self) -> int | None:
+    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
         """Return the span from now to the next moment a live job falls due (0: now), None without live jobs.
 
-        Jobs of paused queues do not count.
+        With `queues` only jobs of these count; those of paused queues never do.
         """
         ...
 

@@ -145,6 +145,11 @@ class _Call:
     verb: str
     items: Sequence[Any]
 
+    @property
+    def has_effect(self) -> bool:
+        """Whether the transaction may wait for something else than its verbs."""
+        return self.verb == "finish" and any(report.effect is not None for report in self.items)
+
 
 class BatchedStore:
     """The verbs of a store, where whoever waits at the same moment shares one transaction, whatever the verb.
@@ -247,7 +252,7 @@ class BatchedStore:
                     for place, call in mine:
                         answers[place] = list(islice(rest, len(call.items)))
 
-        await self.store.write(work)
+        await self.store.write(work, inline=not any(call.has_effect for call in calls))
         return [answers[place] for place in range(len(calls))]
 
     async def _alone(self, call: _Call) -> list[Any] | Exception:

@@ -18,6 +18,7 @@ PARAMETERS = {
     "late": False,
     "limit": 64,
     "id": "j1",
+    "queues": None,
     "kind": None,
     "kinds": None,
     "reason": None,

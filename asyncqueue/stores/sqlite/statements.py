@@ -420,4 +420,5 @@ WITH RECURSIVE walk(q, p, b, due) AS (
        CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1)))
 )
 SELECT min(due) FROM walk WHERE q NOT IN (SELECT name FROM queues WHERE paused)
+  AND (:queues IS NULL OR q IN (SELECT value FROM json_each(:queues)))
 """

@@ -408,13 +408,13 @@ class SqliteStore:
         """How often a statement met a busy database and was tried again."""
         return self._database.busy_retries
 
-    async def write(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
         """See `stores.base.Store`."""
 
         async def run(connection: aiosqlite.Connection) -> T:
             return await work(SqliteTransaction(connection, self._clock.now_ms(), self._rules, self._turns))
 
-        return await self._database.write(run)
+        return await (self._database.write_inline(run) if inline else self._database.write(run))
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See `stores.base.Store`."""
@@ -447,7 +447,7 @@ class SqliteStore:
         for queue, status, jobs in await self._database.read(statements.STATS):
             queues.setdefault(queue, dict.fromkeys(map(str, Status), 0))[status] = jobs
         totals = {str(status): sum(counts[status] for counts in queues.values()) for status in Status}
-        (due,) = (await self._database.read(statements.NEXT_DUE))[0]
+        (due,) = (await self._database.read(statements.NEXT_DUE, {"queues": None}))[0]
         ((redrives,),) = await self._database.read(statements.REDRIVES)
         ready, expired = await self._eligible(queues, now_ms) if detail else (None, None)
         paused = tuple(name for name, is_paused in (await self.queues()).items() if is_paused)
@@ -484,9 +484,10 @@ class SqliteStore:
             "limit": wanted.limit,
         }
 
-    async def next_due_ms(self) -> int | None:
+    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
         """See `stores.base.Store`."""
-        (due,) = (await self._database.read(statements.NEXT_DUE))[0]
+        names = None if queues is None else _array(queues)
+        (due,) = (await self._database.read(statements.NEXT_DUE, {"queues": names}))[0]
         return None if due is None else max(0, due - self._clock.now_ms())
 
     async def version(self) -> int:
