@@ -211,7 +211,7 @@ class Store(Protocol):
     async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
         """Return the span from now to the next moment a live job falls due (0: now), None without live jobs.
 
-        With `queues` only jobs of these count; jobs of paused queues never do.
+        With `queues` only jobs of these count; those of paused queues never do.
         """
         ...
 

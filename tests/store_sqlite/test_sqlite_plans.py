@@ -18,6 +18,7 @@ PARAMETERS = {
     "late": False,
     "limit": 64,
     "id": "j1",
+    "queues": None,
     "kind": None,
     "kinds": None,
     "reason": None,
@@ -222,3 +223,27 @@ def test_hundred_thousand_done_rows_do_not_make_a_report_dearer():
             assert rows == [(job_id, "done")]
             costs.append(cost)
     assert costs[1] <= 2 * costs[0] + 2
+
+
+COUNTING = ("STATS", "PENDING", "REDRIVES", "QUEUES", "NEXT_DUE", "LOOK", "PICK")
+
+
+@pytest.mark.parametrize("status", ["done", "dead"])
+def test_counting_and_claiming_cost_the_same_after_a_thousand_and_a_hundred_thousand_ended_jobs(status):
+    costs = []
+    for history in (1_000, ROWS):
+        with contextlib.closing(connect()) as connection:
+            fill(connection, run(history, status), run(100))
+            costs.append({name: steps_of(connection, getattr(statements, name), limit=1)[0] for name in COUNTING})
+            counted = connection.execute(statements.STATS).fetchall()
+            assert sorted(counted) == sorted([("default", "pending", 100), ("default", status, history)])
+    assert all(costs[1][name] <= 1.5 * costs[0][name] + 10 for name in COUNTING), costs
+
+
+@pytest.mark.parametrize("name", ["STATS", "PENDING", "REDRIVES", "QUEUES"])
+def test_counts_are_read_without_a_look_at_any_job(name):
+    with contextlib.closing(connect()) as connection:
+        fill(connection, *MIXED)
+        steps = plan(connection, getattr(statements, name))
+        assert steps
+        assert not any("jobs" in step.split() for step in steps), steps

@@ -440,7 +440,6 @@ WITH RECURSIVE walk(q, p, b, due) AS (
      ORDER BY queue, priority DESC, seq >> 14,
        CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1)))
 )
-SELECT min(due) FROM walk
-WHERE (:queues IS NULL OR q IN (SELECT value FROM json_each(:queues)))
-  AND q NOT IN (SELECT name FROM queues WHERE paused)
+SELECT min(due) FROM walk WHERE q NOT IN (SELECT name FROM queues WHERE paused)
+  AND (:queues IS NULL OR q IN (SELECT value FROM json_each(:queues)))
 """

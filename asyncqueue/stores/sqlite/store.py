@@ -296,7 +296,9 @@ class SqliteTransaction:
 
     async def redrive(self, redrives: Sequence[Redrive]) -> list[bool | NotDead]:
         """See `stores.base.Transaction`."""
-        first = {r.id: r for r in reversed(redrives)}
+        first: dict[str, Redrive] = {}
+        for redrive in redrives:
+            first.setdefault(redrive.id, redrive)
         items = _array((r.id, r.ttl_ms, r.note, r.actor) for r in first.values())
         await self._rows(statements.REDRIVE_AUDIT, items=items)
         done = {row[0] for row in await self._rows(statements.REDRIVE, items=items)}
