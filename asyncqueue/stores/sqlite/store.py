@@ -1,6 +1,5 @@
 """The SQLite store: the verbs of `stores.base` as a few set-based statements in one transaction each."""
 
-import json
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -28,9 +27,12 @@ from asyncqueue.job import (
     printable,
 )
 from asyncqueue.lifecycle import Reason, Status
-from asyncqueue.stores.base import Claim, JobFilter, Rules, Stats, Transaction
+from asyncqueue.stores.base import Claim, JobFilter, Rules, Stats, Terms, Transaction
 from asyncqueue.stores.sqlite import schema, statements
 from asyncqueue.stores.sqlite.connection import Database, Profile
+from asyncqueue.stores.sqlite.offers import array as _array
+from asyncqueue.stores.sqlite.offers import compared as _compared
+from asyncqueue.stores.sqlite.offers import full, new_row
 
 __all__ = ["SqliteStore", "SqliteTransaction"]
 
@@ -40,7 +42,6 @@ _SQLITE_MIN: Final = (3, 38, 0)  # the operator ->> on JSON
 _SWEEP_MAX: Final = 256  # jobs that one claim may move to dead: bounds the transaction
 _DETAIL_MAX: Final = 10_000
 _UNEXPLAINED: Final = FailedAttempt("")
-_COMPARED: Final = ("qty", "queue", "kind", "payload")
 
 
 class SqliteTransaction:
@@ -63,8 +64,8 @@ class SqliteTransaction:
             return [*await self._enqueue(jobs)]
         refused = await self._beyond(jobs, self._rules.max_pending)
         stored = iter(await self._enqueue([job for job in jobs if job.id not in refused]))
-        full = f"the queue holds {self._rules.max_pending} waiting jobs, its max_pending: try again later"
-        return [QueueFull(full) if job.id in refused else next(stored) for job in jobs]
+        bound = self._rules.max_pending
+        return [full(bound) if job.id in refused else next(stored) for job in jobs]
 
     async def _beyond(self, jobs: Sequence[NewJob], max_pending: int) -> set[str]:
         """Return the ids that are new and for which there is no room."""
@@ -76,11 +77,7 @@ class SqliteTransaction:
         return set(new[max(0, room) :])
 
     async def _enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict]:
-        rows = [
-            (j.id, j.qty, j.max_attempts, j.delay_ms, j.ttl_ms, j.queue, j.kind, j.payload, j.priority)
-            for j in jobs
-        ]
-        new = {row[0] for row in await self._rows(statements.ENQUEUE, jobs=_array(rows))}
+        new = {row[0] for row in await self._rows(statements.ENQUEUE, jobs=_array(map(new_row, jobs)))}
         if len(new) == len(jobs):
             return [True] * len(jobs)
         answers: list[bool | Conflict | None] = []
@@ -305,6 +302,11 @@ class SqliteStore:
         return cls(database, clock or SystemClock(), rules or Rules())
 
     @property
+    def terms(self) -> Terms:
+        """See `stores.base.Store`."""
+        return Terms(self._clock, self._rules.max_pending)
+
+    @property
     def busy_retries(self) -> int:
         """How often a statement met a busy database and was tried again."""
         return self._database.busy_retries
@@ -400,10 +402,6 @@ class SqliteStore:
         await self._database.close()
 
 
-def _array(items: Iterable[Any]) -> str:
-    return json.dumps(list(items), ensure_ascii=False, separators=(",", ":"))
-
-
 def _ticket(ticket: Ticket) -> tuple[str, int, int, str, int]:
     return ticket.id, ticket.token, ticket.qty, ticket.owner, ticket.attempt
 
@@ -418,14 +416,6 @@ def _rounds(items: list[tuple[Any, ...]]) -> list[list[tuple[int, tuple[Any, ...
             rounds.append([])
         rounds[nth].append((place, item))
     return rounds
-
-
-def _compared(job: NewJob, there: Sequence[Any]) -> bool | Conflict:
-    offered = (job.qty, job.queue, job.kind, job.payload)
-    fields = tuple(name for name, mine, theirs in zip(_COMPARED, offered, there, strict=True) if mine != theirs)
-    if not fields:
-        return False
-    return Conflict(f"job {job.id} exists with another {' and '.join(fields)}", job_id=job.id, fields=fields)
 
 
 def _job(row: Sequence[Any]) -> Job:
