@@ -107,7 +107,7 @@ def check_path(path: str | os.PathLike[str], *, create: bool) -> Path:
     return where.resolve()  # SQLite names its journal after the real file: so does the gate
 
 
-def translated(error: sqlite3.Error, path: Path) -> Exception:
+def translated(error: sqlite3.Error, path: Path | str) -> StoreError:
     """Return the typed error for a driver error; the message is one line."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _BUSY:
