@@ -70,6 +70,11 @@ class _Connection(web.RequestHandler):
             return super().handle_error(request, status, exc, message)
         return refusal(BAD_REQUEST, (message or type(exc).__name__)[:_DETAIL_CHARS_MAX])
 
+    def log_exception(self, *args: Any, **kwargs: Any) -> None:
+        """Log, except for bytes of a client that are no HTTP: reading past an answered body may meet them."""
+        if not isinstance(kwargs.get("exc_info"), web.RequestPayloadError):
+            super().log_exception(*args, **kwargs)
+
     def _give_up(self) -> None:
         if self.transport is not None:
             self.transport.abort()

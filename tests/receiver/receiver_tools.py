@@ -45,6 +45,11 @@ def request(body, *headers, method="POST", path="/inbox", kind="application/json
     return ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "surrogateescape") + body
 
 
+def chunked(*chunks, last=b"0\r\n\r\n"):
+    parts = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return request(b"", "Transfer-Encoding: chunked", length=False) + parts + last
+
+
 def message(message_id="a", qty=1, **more):
     return json.dumps({"id": message_id, "qty": qty, **more}).encode()
 

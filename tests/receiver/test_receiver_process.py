@@ -16,6 +16,7 @@ from receiver_tools import (
     CHILD,
     Receiver,
     check_whole,
+    chunked,
     get,
     look,
     message,
@@ -319,6 +320,25 @@ async def test_a_full_disk_is_a_503_and_never_half_a_message(tmp_path):
     async with running(path) as receiver:  # there is room again
         assert (await post(receiver.port, f"m{number}", 1, payload="x" * 5_000)).result == "accepted"
         assert set(check_whole(path)) == {*accepted, f"m{number}"}
+
+
+@pytest.mark.parametrize(("parser", "status"), [("", 408), ("1", 400)], ids=["C parser", "Python parser"])
+async def test_a_bad_chunk_while_the_body_is_read_is_refused_in_bounded_time(tmp_path, parser, status):
+    # aiohttp's C parser does not tell the reader of the body: the body's time limit ends the wait
+    flags, env = ("--body-timeout-s", "0.5"), {"AIOHTTP_NO_EXTENSIONS": parser}
+    async with running(tmp_path / "inbox.db", *flags, env=env) as receiver, asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection("127.0.0.1", receiver.port)
+        whole = chunked(message(), last=b"")
+        head = whole.index(b"\r\n\r\n")
+        writer.write(whole[:head] + b"\r\nExpect: 100-continue\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+        writer.write(whole[head + 4 :])
+        writer.write(b"ZZ\r\n")
+        assert (await read_answer(reader)).status == status
+        writer.close()
+        assert (await get(receiver.port, "/totals")).json["messages"] == 0
+        assert await receiver.stopped() == 0
+        assert b"Traceback" not in receiver.process.stderr.read()
 
 
 async def test_two_processes_on_one_file_apply_each_message_once(tmp_path):
