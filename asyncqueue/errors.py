@@ -7,6 +7,7 @@ an argument are also `ValueError`, as the contract layer promises.
 __all__ = [
     "AsyncQueueError",
     "BadAck",
+    "BadEffect",
     "ConfigError",
     "Conflict",
     "ForkedProcess",
@@ -16,11 +17,13 @@ __all__ = [
     "NotAQueue",
     "NotDead",
     "Permanent",
+    "QueueFull",
     "Retryable",
     "StoreBusy",
     "StoreClosed",
     "StoreError",
     "StoreFull",
+    "UnknownJob",
 ]
 
 
@@ -49,12 +52,24 @@ class BadAck(AsyncQueueError):
     """The other side answered, but not with the acknowledgement of this job; its lease is left to run out."""
 
 
+class BadEffect(AsyncQueueError):
+    """An effect tried to end its transaction; it and its finish were undone, and the job is still leased."""
+
+
 class InvalidJob(AsyncQueueError, ValueError):
     """A value is outside the documented type or range; nothing was changed."""
 
 
 class NotDead(AsyncQueueError, ValueError):
     """A redrive named a job that does not exist or is not dead; nothing was changed."""
+
+
+class UnknownJob(AsyncQueueError, LookupError):
+    """There is no job with this id; nothing was changed or stored."""
+
+
+class QueueFull(AsyncQueueError):
+    """As many jobs wait as `max_pending` allows; nothing was stored. Slow down and try again."""
 
 
 class IllegalTransition(AsyncQueueError, ValueError):

@@ -6,6 +6,7 @@ frozen; all times are integer milliseconds since the epoch.
 
 import json
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -19,11 +20,15 @@ __all__ = [
     "PRODUCT",
     "TIME_MS_MAX",
     "TOKEN_MAX",
+    "Effect",
+    "EffectWork",
     "FailedAttempt",
+    "HistoryRow",
     "Job",
     "LeasedJob",
     "Limits",
     "NewJob",
+    "Note",
     "Range",
     "Redrive",
     "Release",
@@ -262,6 +267,21 @@ class FailedAttempt:
     http_status: int | None = None
 
 
+EffectWork = Callable[[Any], Awaitable[object]]
+"""Database work on the store's own connection, inside the transaction of the finish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a handler returns to acknowledge its job together with database work.
+
+    `work(connection)` runs inside the transaction that finishes the job, in a savepoint of its own; it must not
+    commit or roll back. If the ticket is stale it does not run; if it raises, it and the finish are undone.
+    """
+
+    work: EffectWork
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The end of an attempt; build it by `ok`, `retry` or `permanent`, so that only legal ones exist."""
@@ -270,11 +290,12 @@ class Report:
     outcome: str
     delay_ms: int = 0
     failure: FailedAttempt | None = None
+    effect: EffectWork | None = None
 
     @classmethod
-    def ok(cls, ticket: Ticket) -> "Report":
-        """Report that the job was acknowledged."""
-        return cls(ticket, "ok")
+    def ok(cls, ticket: Ticket, effect: EffectWork | None = None) -> "Report":
+        """Report that the job was acknowledged; `effect` is database work that commits with that, or not."""
+        return cls(ticket, "ok", effect=effect)
 
     @classmethod
     def retry(cls, ticket: Ticket, delay_ms: int, failure: FailedAttempt | None = None) -> "Report":
@@ -286,6 +307,28 @@ class Report:
     def permanent(cls, ticket: Ticket, failure: FailedAttempt | None = None) -> "Report":
         """Report that no later attempt can succeed: the job is dead."""
         return cls(ticket, "permanent", 0, failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is known of an attempt that makes no report: its lease is left to run out."""
+
+    ticket: Ticket
+    failure: FailedAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """One line of a job's timeline: `what` is an attempt's outcome or `redrive`, `detail` its error or note."""
+
+    at_ms: int
+    what: str
+    token: int
+    attempt: int | None
+    who: str | None
+    certainty: str | None
+    detail: str | None
+    http_status: int | None
 
 
 @dataclass(frozen=True, slots=True)

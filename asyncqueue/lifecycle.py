@@ -43,6 +43,7 @@ class Event(StrEnum):
     RETRY = "retry"
     PERMANENT = "permanent"
     RELEASE = "release"
+    CANCEL = "cancel"
     REDRIVE = "redrive"
 
 
@@ -154,6 +155,7 @@ def _fresh_budget(facts: Facts, at: _Moment) -> Facts:
 _STALE = Rule("the lease is gone: the report is stale, nothing changes", _lease_gone, None)
 _DIES_OF_TIME = Rule("its deadline has passed", _out_of_time, Status.DEAD, Reason.DEADLINE, _drop_lease)
 _DIES_OF_ATTEMPTS = Rule("its attempts are used up", _out_of_attempts, Status.DEAD, Reason.EXHAUSTED, _drop_lease)
+_CANCELLED = Rule("by an operator or its producer", _always, Status.DEAD, Reason.CANCELLED, _drop_lease)
 _TAKEN = Rule("attempt and token rise by 1", _always, Status.LEASED, None, _take)
 
 TRANSITIONS: Final[Mapping[tuple[Status, Event], tuple[Rule, ...]]] = {
@@ -194,6 +196,8 @@ TRANSITIONS: Final[Mapping[tuple[Status, Event], tuple[Rule, ...]]] = {
         _STALE,
         Rule("unused: the attempt is refunded, the token is not", _always, Status.PENDING, None, _refund),
     ),
+    (Status.PENDING, Event.CANCEL): (_CANCELLED,),
+    (Status.LEASED, Event.CANCEL): (_CANCELLED,),
     (Status.DEAD, Event.REDRIVE): (
         Rule("a fresh budget, audited; the token stays", _always, Status.PENDING, None, _fresh_budget),
     ),

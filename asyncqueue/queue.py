@@ -1,13 +1,16 @@
 """The queue as an async service embeds it: every verb checks its arguments, then asks the batched store."""
 
+import asyncio
 import os
 import secrets
+import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from asyncqueue.clock import Clock
-from asyncqueue.errors import ConfigError, Conflict, InvalidJob, NotDead
+from asyncqueue.errors import ConfigError, Conflict, InvalidJob, NotDead, QueueFull, UnknownJob
 from asyncqueue.job import (
     DEFAULT_KIND,
     DEFAULT_LEASE_MS,
@@ -15,10 +18,13 @@ from asyncqueue.job import (
     DEFAULT_QUEUE,
     DEFAULT_TTL_MS,
     PRODUCT,
+    EffectWork,
     FailedAttempt,
+    HistoryRow,
     Job,
     LeasedJob,
     NewJob,
+    Note,
     Range,
     Redrive,
     Release,
@@ -32,17 +38,28 @@ from asyncqueue.job import (
 )
 from asyncqueue.lifecycle import Reason, Status
 from asyncqueue.stores import open_store
-from asyncqueue.stores.base import Claim, JobFilter, Stats, Store
+from asyncqueue.stores.base import Claim, JobFilter, Rules, Stats, Store
 from asyncqueue.stores.batching import BatchedStore
 from asyncqueue.stores.sqlite.connection import Journal, Profile
 
-__all__ = ["Queue", "new_owner"]
+__all__ = ["DedupHorizonWarning", "Queue", "new_owner"]
 
 ENQUEUE_MAX = 10_000  # jobs in one call
 CLAIM_MAX = 1_024
 LIST_MAX = 10_000
 SWEEP_MAX = 10_000
 SEQ_MAX = 2**63 - 1
+DEFAULT_DEDUP_MS = 7 * 24 * 3600 * 1000
+
+_WAIT_POLL_S = 0.025
+_RATE_MAX = 100_000.0
+_REDRIVE_SET = 500
+_PURGE_SET = 200
+_PURGE_PAUSE_S = 0.002
+
+
+class DedupHorizonWarning(UserWarning):
+    """A purge forgets ids that could still be enqueued again."""
 
 
 def new_owner(prefix: str = "") -> str:
@@ -58,8 +75,9 @@ class Queue:
     `StoreError` (busy, full, closed, forked) if the database cannot; then nothing of the call is visible.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, dedup_ms: int = DEFAULT_DEDUP_MS) -> None:
         self._store = store
+        self._dedup_ms = dedup_ms
         self._batches = BatchedStore(store)
         self._listeners: set[Callable[[], None]] = set()
 
@@ -68,6 +86,9 @@ class Queue:
         url: str | os.PathLike[str],
         *,
         late: Literal["strict", "accept"] = "strict",
+        history: Literal["failures", "all"] = "failures",
+        max_pending: int | None = None,
+        dedup_ms: int = DEFAULT_DEDUP_MS,
         journal: Journal = "delete",
         force_wal: bool = False,
         patience_ms: int = 10_000,
@@ -77,19 +98,29 @@ class Queue:
         """Open the queue at `url`, a path of a SQLite file (made if missing, unless `create=False`).
 
         `late="accept"` takes a report after its lease ran out, as long as nobody took the job over; the default
-        refuses it. `journal` is `delete` (synchronous=EXTRA) or `wal` (FULL). `patience_ms` bounds the wait
-        for other writers. Raises `ConfigError`, `NotAQueue`, `NewerSchema`, `StoreBusy`.
+        refuses it. `history="all"` keeps a row for plain successes too. `max_pending` bounds the jobs that wait:
+        enqueue then raises `QueueFull`. `dedup_ms` is the dedup horizon: a purge below it warns, since the id of
+        a purged job is forgotten and would be taken for a new one. `journal` is `delete` (synchronous=EXTRA) or
+        `wal` (FULL). `patience_ms` bounds the wait for other writers. Raises `ConfigError`, `NotAQueue`,
+        `NewerSchema`, `StoreBusy`.
         """
         if late not in ("strict", "accept"):
             raise ConfigError(f"late must be 'strict' or 'accept', not {late!r}")
+        if history not in ("failures", "all"):
+            raise ConfigError(f"history must be 'failures' or 'all', not {history!r}")
+        if max_pending is not None:
+            check_int("max_pending", max_pending, Range(1, SEQ_MAX))
+        check_int("dedup_ms", dedup_ms, PRODUCT.delay_ms)
+        rules = Rules(late == "accept", history == "all", max_pending)
         return _Opening(
             lambda: open_store(
                 url,
                 clock=clock,
                 profile=Profile(journal, patience_ms, force_wal),
-                accept_late=late == "accept",
+                rules=rules,
                 create=create,
-            )
+            ),
+            dedup_ms,
         )
 
     async def enqueue(  # noqa: PLR0913 - the job's own fields, all but two by name
@@ -108,27 +139,28 @@ class Queue:
         """Put one job in, durably. True: new; False: the same job is there already, unchanged.
 
         The job is due after `delay_ms` and dies if it is not delivered within `ttl_ms` (both from now) or
-        `max_attempts` tries. Raises `Conflict`, naming the fields, if the id is taken by a different job.
+        `max_attempts` tries. Raises `Conflict`, naming the fields, if the id is taken by a different job, and
+        `QueueFull` if as many jobs wait as `max_pending` allows.
         """
         job = NewJob(id, qty, encode_payload(payload), queue, kind, priority, delay_ms, ttl_ms, max_attempts)
         job.check()
         answer = (await self._batches.enqueue((job,)))[0]
-        if isinstance(answer, Conflict):
+        if isinstance(answer, Conflict | QueueFull):
             raise answer
         if answer:
             self._wake()
         return answer
 
-    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[bool | InvalidJob | Conflict]:
+    async def enqueue_many(self, jobs: Iterable[NewJob]) -> list[bool | InvalidJob | Conflict | QueueFull]:
         """Put up to 10,000 jobs in with one commit; a result per item, in order: one bad item fails no other.
 
-        True and False as for `enqueue`; a `Conflict` or `InvalidJob` is returned, not raised. Build the items
-        with `NewJob`; its `payload` is the text of `encode_payload`.
+        True and False as for `enqueue`; a `Conflict`, `InvalidJob` or `QueueFull` is returned, not raised. Build
+        the items with `NewJob`; its `payload` is the text of `encode_payload`.
         """
         items = list(jobs)
         if len(items) > ENQUEUE_MAX:
             raise InvalidJob(f"enqueue_many takes at most {ENQUEUE_MAX} jobs a call, not {len(items)}")
-        answers: list[bool | InvalidJob | Conflict | None] = [_refusal(job) for job in items]
+        answers: list[InvalidJob | None] = [_refusal(job) for job in items]
         good = [job for job, refusal in zip(items, answers, strict=True) if refusal is None]
         stored = iter(await self._batches.enqueue(good) if good else ())
         results = [next(stored) if refusal is None else refusal for refusal in answers]
@@ -143,15 +175,19 @@ class Queue:
         limit: int = 1,
         lease_ms: int = DEFAULT_LEASE_MS,
         queues: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
     ) -> list[LeasedJob]:
         """Lease up to `limit` (1-1024) eligible jobs, best first; an empty list if there are none.
 
-        A caller that is cancelled while the claim commits has its leases released again.
+        `queues` and `kinds` name what is wanted, None for all; jobs of other kinds are left for others. A caller
+        that is cancelled while the claim commits has its leases released again.
         """
         check_id("owner", owner)
         check_int("limit", limit, Range(1, CLAIM_MAX))
         check_int("lease_ms", lease_ms, PRODUCT.lease_ms)
-        return await self._batches.claim(Claim(owner, limit, lease_ms, _names(queues)))
+        return await self._batches.claim(
+            Claim(owner, limit, lease_ms, _names("queue", queues), _names("kind", kinds))
+        )
 
     async def finish(
         self,
@@ -160,17 +196,32 @@ class Queue:
         *,
         error: str | None = None,
         delay_ms: int = 0,
+        effect: EffectWork | None = None,
     ) -> Status | None:
-        """Report the end of an attempt; the job's new status, or None if the ticket is stale (nothing changed)."""
-        failure = None if error is None else FailedAttempt(error)
-        return (await self.finish_many([_report(ticket, outcome, delay_ms, failure)]))[0]
+        """Report the end of an attempt; the job's new status, or None if the ticket is stale (nothing changed).
 
-    async def finish_many(self, reports: Sequence[Report]) -> list[Status | None]:
-        """Settle several leases with one commit; see `finish`."""
+        `effect(connection)`, only with `ok`, is database work in the very transaction of the finish, on the
+        store's own connection; it must not commit or roll back. A stale ticket does not run it. If it raises,
+        its work and the finish are undone, the job stays leased, and its error is raised here; others in the same
+        commit are not touched. `BadEffect` tells that it tried to end the transaction. A transaction that has to
+        be repeated runs it again, after what it did the first time was rolled back.
+        """
+        failure = None if error is None else FailedAttempt(error)
+        answer = (await self.finish_many([_report(ticket, outcome, delay_ms, failure, effect)]))[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def finish_many(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
+        """Settle several leases with one commit; see `finish`. The error of an effect is returned, not raised."""
         for report in reports:
             _check_outcome(report.outcome)
+            _check_effect(report.outcome, report.effect)
             check_int("delay_ms", report.delay_ms, PRODUCT.delay_ms)
-        return await self._batches.finish(reports) if reports else []
+        answers = await self._batches.finish(reports) if reports else []
+        if Status.PENDING in answers:
+            self._wake()
+        return answers
 
     async def renew(self, ticket: Ticket, lease_ms: int = DEFAULT_LEASE_MS) -> int | None:
         """Push the lease out to `lease_ms` from now, never past the deadline; None if the ticket is stale."""
@@ -195,6 +246,72 @@ class Queue:
             self._wake()
         return answers
 
+    async def snooze(self, ticket: Ticket, delay_ms: int) -> bool:
+        """Put the job off for `delay_ms` >= 1 without burning the attempt. False if the ticket is stale."""
+        check_int("delay_ms", delay_ms, Range(1, PRODUCT.delay_ms.high))
+        return (await self.release_many([Release(ticket, delay_ms)]))[0]
+
+    async def note_many(self, notes: Sequence[Note]) -> None:
+        """Add history rows for attempts whose leases are left to run out."""
+        if notes:
+            await self._batches.note(notes)
+
+    async def cancel(self, id: str) -> bool:
+        """Make a pending or leased job dead with reason `cancelled`; False if it has ended already.
+
+        The holder of its lease is stale at once and learns of it at its next renewal. Raises `UnknownJob`; an
+        unknown id leaves no trace.
+        """
+        check_id("id", id)
+        before = (await self._batches.cancel((id,)))[0]
+        if before is None:
+            raise UnknownJob(f"there is no job {id}")
+        return before in (Status.PENDING, Status.LEASED)
+
+    async def wait(self, id: str, timeout_ms: int | None = None) -> Job:
+        """Return the job once it is done or dead, whoever ends it.
+
+        Raises `TimeoutError` after `timeout_ms` of real time (0: look once), and `UnknownJob` if there is no such
+        job (any more).
+        """
+        if timeout_ms is not None:
+            check_int("timeout_ms", timeout_ms, PRODUCT.delay_ms)
+        version = await self._store.version()
+        job = await self._ended(id)
+        async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+            while job is None:
+                await self._changed_since(version)
+                version = await self._store.version()
+                job = await self._ended(id)
+        return job
+
+    async def _ended(self, id: str) -> Job | None:
+        job = await self.get(id)
+        if job is None:
+            raise UnknownJob(f"there is no job {id}")
+        return job if job.status in (Status.DONE, Status.DEAD) else None
+
+    async def _changed_since(self, version: int) -> None:
+        while await self._store.version() == version:  # noqa: ASYNC110 - other processes share no event
+            await asyncio.sleep(_WAIT_POLL_S)
+
+    async def pause(self, queue: str) -> None:
+        """Let nobody claim from `queue` until `resume`; its jobs are kept, leases that run go on. Persistent."""
+        await self._set_paused(queue, paused=True)
+
+    async def resume(self, queue: str) -> None:
+        """Let claims from `queue` go on."""
+        await self._set_paused(queue, paused=False)
+        self._wake()
+
+    async def _set_paused(self, queue: str, *, paused: bool) -> None:
+        check_id("queue", queue)
+        await self._store.write(lambda transaction: transaction.pause((queue,), paused=paused))
+
+    async def queues(self) -> dict[str, bool]:
+        """Return the names of all queues ever used, and whether each is paused."""
+        return await self._store.queues()
+
     async def redrive(
         self,
         id: str,
@@ -215,6 +332,89 @@ class Queue:
         self._wake()
         return answer
 
+    async def redrive_many(  # noqa: PLR0913 - one filter a column, all by name
+        self,
+        *,
+        note: str,
+        actor: str | None = None,
+        ttl_ms: int = DEFAULT_TTL_MS,
+        queue: str | None = None,
+        kind: str | None = None,
+        reason: Reason | str | None = None,
+        id_prefix: str | None = None,
+        older_than_ms: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+    ) -> int:
+        """Redrive every dead job that all given filters meet; return how many were put back.
+
+        With `dry_run`, only count them. `older_than_ms` counts from a job's end; `rate` bounds the jobs put back
+        per second. One audit row per job, in the transaction that puts it back; of two redrives at once one finds
+        the job not dead any more and leaves it.
+        """
+        Redrive("probe", ttl_ms, note, actor).check()
+        if rate is not None and not (type(rate) in (int, float) and 0 < rate <= _RATE_MAX):
+            raise InvalidJob(f"rate must be above 0 and at most {_RATE_MAX:g} jobs a second, not {rate!r}")
+        wanted = _job_filter(
+            status=Status.DEAD,
+            queue=queue,
+            kind=kind,
+            reason=reason,
+            id_prefix=id_prefix,
+            older_than_ms=older_than_ms,
+            limit=_REDRIVE_SET if rate is None else max(1, min(_REDRIVE_SET, int(rate))),
+        )
+        return await (
+            self._store.count(wanted) if dry_run else self._redrive_all(wanted, note, actor, ttl_ms, rate)
+        )
+
+    async def _redrive_all(
+        self, wanted: JobFilter, note: str, actor: str | None, ttl_ms: int, rate: float | None
+    ) -> int:
+        count = 0
+        while page := await self._store.list_jobs(wanted):
+            answers = await self._batches.redrive([Redrive(job.id, ttl_ms, note, actor) for job in page])
+            count += sum(answer is True for answer in answers)
+            self._wake()
+            if len(page) < wanted.limit:
+                break
+            wanted = replace(wanted, after_seq=page[-1].seq)
+            if rate is not None:
+                await asyncio.sleep(len(page) / rate)
+        return count
+
+    async def purge(
+        self, *, status: Status | str = Status.DONE, older_than_ms: int, limit: int | None = None
+    ) -> int:
+        """Delete done (or dead) jobs that ended at least `older_than_ms` ago, with their history; return how many.
+
+        In small sets, each a short transaction that lets others write in between; `limit` bounds the total. The
+        dedup horizon: a purged id is forgotten, and the same id is then a new job. A purge below the `dedup_ms`
+        that the queue was opened with does it, but warns (`DedupHorizonWarning`).
+        """
+        if status not in (Status.DONE, Status.DEAD):
+            raise InvalidJob(f"only done or dead jobs can be purged, not {status!r}")
+        check_int("older_than_ms", older_than_ms, PRODUCT.delay_ms)
+        if limit is not None:
+            check_int("limit", limit, Range(0, SEQ_MAX))
+        if older_than_ms < self._dedup_ms:
+            text = (
+                f"purging ids younger than the dedup horizon ({older_than_ms} < {self._dedup_ms} ms) forgets them"
+            )
+            warnings.warn(text, DedupHorizonWarning, stacklevel=2)
+        count, left = 0, SEQ_MAX if limit is None else limit
+        while left > 0:
+            size = min(_PURGE_SET, left)
+            purged = await self._purge_set(Status(status), older_than_ms, size)
+            count, left = count + purged, left - purged
+            if purged < size:
+                break
+            await asyncio.sleep(_PURGE_PAUSE_S)
+        return count
+
+    async def _purge_set(self, status: Status, older_than_ms: int, size: int) -> int:
+        return await self._store.write(lambda transaction: transaction.purge(status, older_than_ms, size))
+
     async def get(self, id: str) -> Job | None:
         """Return the job's row, or None."""
         check_id("id", id)
@@ -227,32 +427,42 @@ class Queue:
         queue: str | None = None,
         kind: str | None = None,
         reason: Reason | str | None = None,
+        id_prefix: str | None = None,
+        older_than_ms: int | None = None,
         after_seq: int = 0,
         limit: int = 100,
     ) -> "list[Job]":
         """Return one page of jobs in ascending seq; continue with `after_seq` = the last job's seq."""
         check_int("limit", limit, Range(1, LIST_MAX))
         check_int("after_seq", after_seq, Range(0, SEQ_MAX))
-        try:
-            wanted = JobFilter(
-                None if status is None else Status(status),
-                queue,
-                kind,
-                None if reason is None else Reason(reason),
-                after_seq,
-                limit,
-            )
-        except ValueError as error:
-            raise InvalidJob(str(error)) from None
+        wanted = _job_filter(
+            status=status,
+            queue=queue,
+            kind=kind,
+            reason=reason,
+            id_prefix=id_prefix,
+            older_than_ms=older_than_ms,
+            after_seq=after_seq,
+            limit=limit,
+        )
         return await self._store.list_jobs(wanted)
 
-    async def stats(self) -> Stats:
-        """Count the jobs by status and queue, in one consistent moment."""
-        return await self._store.stats()
+    async def history(self, id: str, *, limit: int = 1_000) -> Sequence[HistoryRow]:
+        """Return the job's timeline, oldest first: attempts that were not a plain success, and redrives."""
+        check_id("id", id)
+        check_int("limit", limit, Range(1, LIST_MAX))
+        return await self._store.history(id, limit)
 
-    async def next_due_ms(self) -> int | None:
-        """Return how long until the next live job falls due (0: now), None if no job is live."""
-        return await self._store.next_due_ms()
+    async def stats(self, *, detail: bool = False) -> Stats:
+        """Count the jobs by status and queue, at a cost that does not grow with their number.
+
+        With `detail`, also count what is ready and expired (up to 10,000 per queue).
+        """
+        return await self._store.stats(detail=detail)
+
+    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
+        """Return how long until the next live job (of `queues`) falls due (0: now), None if no job is live."""
+        return await self._store.next_due_ms(queues)
 
     async def version(self) -> int:
         """Return a number that changes when another connection has committed; cheap."""
@@ -288,12 +498,13 @@ class Queue:
 class _Opening:
     """A queue about to be opened: awaitable, and an async context manager."""
 
-    def __init__(self, opener: Callable[[], Awaitable[Store]]) -> None:
+    def __init__(self, opener: Callable[[], Awaitable[Store]], dedup_ms: int) -> None:
         self._opener = opener
+        self._dedup_ms = dedup_ms
         self._queue: Queue | None = None
 
     async def _open(self) -> Queue:
-        return Queue(await self._opener())
+        return Queue(await self._opener(), dedup_ms=self._dedup_ms)
 
     def __await__(self) -> Generator[Any, None, Queue]:
         return self._open().__await__()
@@ -332,14 +543,30 @@ def _check_payload(text: object) -> None:
         raise InvalidJob("payload must be the text of encode_payload: sorted keys, no spaces, None for null")
 
 
-def _names(queues: Sequence[str] | None) -> tuple[str, ...] | None:
-    if queues is None:
+def _names(what: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    if names is None:
         return None
-    if isinstance(queues, str):  # else it would be taken for a sequence of one-letter names, and find nothing
-        raise InvalidJob(f"queues must be a sequence of names, not the text {queues!r}")
-    for name in queues:
-        check_id("queue", name)
-    return tuple(queues)
+    if isinstance(names, str):  # else it would be taken for a sequence of one-letter names, and find nothing
+        raise InvalidJob(f"{what}s must be a sequence of names, not the text {names!r}")
+    for name in names:
+        check_id(what, name)
+    return tuple(names)
+
+
+def _job_filter(
+    *, status: Status | str | None, reason: Reason | str | None, older_than_ms: int | None, **rest: Any
+) -> JobFilter:
+    if older_than_ms is not None:
+        check_int("older_than_ms", older_than_ms, PRODUCT.delay_ms)
+    try:
+        return JobFilter(
+            status=None if status is None else Status(status),
+            reason=None if reason is None else Reason(reason),
+            older_than_ms=older_than_ms,
+            **rest,
+        )
+    except ValueError as error:
+        raise InvalidJob(str(error)) from None
 
 
 def _check_outcome(outcome: str) -> None:
@@ -347,10 +574,18 @@ def _check_outcome(outcome: str) -> None:
         raise InvalidJob(f"outcome must be 'ok', 'retry' or 'permanent', not {outcome!r}")
 
 
-def _report(ticket: Ticket, outcome: str, delay_ms: int, failure: FailedAttempt | None) -> Report:
+def _check_effect(outcome: str, effect: EffectWork | None) -> None:
+    if effect is not None and outcome != "ok":
+        raise InvalidJob("an effect goes with outcome 'ok' alone")
+
+
+def _report(
+    ticket: Ticket, outcome: str, delay_ms: int, failure: FailedAttempt | None, effect: EffectWork | None
+) -> Report:
     _check_outcome(outcome)
+    _check_effect(outcome, effect)
     if outcome == "ok":
-        return Report.ok(ticket)
+        return Report.ok(ticket, effect)
     if outcome == "retry":
         return Report.retry(ticket, delay_ms, failure)
     return Report.permanent(ticket, failure)

@@ -9,6 +9,7 @@ from asyncqueue.errors import ConfigError
 from asyncqueue.job import (
     CONTRACT,
     PRODUCT,
+    EffectWork,
     FailedAttempt,
     Range,
     Release,
@@ -117,13 +118,17 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one attempt ended; `error` is one line for humans, `retry_after_ms` the peer's wish."""
+    """How one attempt ended; `error` is one line for humans, `retry_after_ms` the peer's wish.
+
+    `effect` is a handler's database work, for the transaction of the finish; only with verdict OK.
+    """
 
     verdict: Verdict
     certainty: Certainty = Certainty.UNKNOWN
     error: str = ""
     http_status: int | None = None
     retry_after_ms: int | None = None
+    effect: EffectWork | None = None
 
     def failure(self) -> FailedAttempt:
         """Return what the history keeps of this attempt."""
@@ -139,7 +144,7 @@ def decide(
     """Return what to tell the store about an attempt, or None to leave the lease alone. Pure but for `rng`."""
     match outcome.verdict:
         case Verdict.OK:
-            return Report.ok(ticket)
+            return Report.ok(ticket, outcome.effect)
         case Verdict.RETRY:
             delay_ms = policy.delay_ms(ticket.attempt, rng(), outcome.retry_after_ms)
             return Report.retry(ticket, delay_ms, outcome.failure())

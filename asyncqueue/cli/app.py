@@ -1,6 +1,7 @@
 """The command `asyncqueue`: its groups and its version."""
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import click
 
@@ -8,6 +9,7 @@ from asyncqueue.cli.demo import demo
 from asyncqueue.cli.dispatch import dispatch
 from asyncqueue.cli.dlq import dlq
 from asyncqueue.cli.enqueue import enqueue
+from asyncqueue.cli.failure import PIPE_GONE
 from asyncqueue.cli.jobs import job
 from asyncqueue.cli.options import examples
 from asyncqueue.cli.stats import stats
@@ -25,7 +27,18 @@ def _print_version(context: click.Context, _parameter: click.Parameter, wanted: 
         context.exit()
 
 
+class _Root(click.Group):
+    """Takes note of a reader that has gone before click does, which would call that a plain failure."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            return ctx.exit(PIPE_GONE)
+
+
 @click.group(
+    cls=_Root,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
         "asyncqueue enqueue jobs.db order-41 3",

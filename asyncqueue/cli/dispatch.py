@@ -85,7 +85,7 @@ __all__ = ["dispatch"]
 @click.option(
     "--poll-ms",
     type=INTEGER,
-    default=25,
+    default=50,
     show_default=True,
     help="How often an idle dispatcher looks for jobs of other processes.",
 )

@@ -5,12 +5,14 @@ The only module of the command line that imports the dispatcher, and with it the
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import anyio
+from anyio.abc import TaskStatus
 
 from asyncqueue.cli.failure import Failed
 from asyncqueue.cli.output import LineWriter
@@ -20,7 +22,7 @@ from asyncqueue.cli.view import LiveView, Tally
 from asyncqueue.clock import SystemClock
 from asyncqueue.dispatcher import Dispatcher
 from asyncqueue.dispatcher.send import HttpSender
-from asyncqueue.events import Event, Events, record
+from asyncqueue.events import Event, Events, Subscriber, record
 from asyncqueue.queue import Queue
 from asyncqueue.retry import RetryPolicy
 
@@ -33,16 +35,14 @@ def run(settings: DispatchSettings) -> None:
 
 
 async def _one(settings: DispatchSettings) -> None:
-    events = Events()
     async with Queue.open(settings.db, journal=settings.journal, create=False) as queue:
-        dispatcher = _dispatcher(queue, settings, events)
+        _dispatcher(queue, settings, Events())  # every mistake is told before anything is drawn
         with ExitStack() as resources:
-            await _tell(settings, queue, events, resources)
-            async with dispatcher:
-                await _dispatch(dispatcher, settings)
-    if dispatcher.in_flight:
-        left = dispatcher.in_flight
-        raise Failed(f"stopped at once: {left} sends were cut off; their jobs go on when the leases run out")
+            events = Events(await _listener(settings, queue, resources))
+            async with _dispatcher(queue, settings, events) as dispatcher:
+                cut_off = await _dispatch(dispatcher, settings)
+    if cut_off is not None:
+        raise Failed(f"stopped at once: {cut_off} sends were cut off; their jobs go on when the leases run out")
 
 
 async def _many(settings: DispatchSettings) -> None:
@@ -77,26 +77,45 @@ def _dispatcher(queue: Queue, settings: DispatchSettings, events: Events) -> Dis
     )
 
 
-async def _dispatch(dispatcher: Dispatcher, settings: DispatchSettings) -> None:
+async def _dispatch(dispatcher: Dispatcher, settings: DispatchSettings) -> int | None:
+    """Dispatch to the end; return how many sends a second signal cut off, None if there was none."""
+    cut_off: list[int] = []
     async with anyio.create_task_group() as group:
         if settings.stop_with_stdin:
             group.start_soon(_stop_with_stdin, dispatcher.stop)
-        await (dispatcher.drain if settings.drain else dispatcher.run)(handle_signals=True)
+        await group.start(_heed_signals, dispatcher, cut_off)
+        await (dispatcher.drain() if settings.drain else dispatcher.run())
         group.cancel_scope.cancel()
+    return cut_off[0] if cut_off else None
 
 
-async def _tell(settings: DispatchSettings, queue: Queue, events: Events, resources: ExitStack) -> None:
-    """Let somebody listen to the events: a picture on a terminal, lines of JSON elsewhere."""
-    if _wants_view(settings):
-        live = (await queue.stats()).live if settings.drain else None
-        tally = Tally()
-        resources.enter_context(LiveView("dispatcher", tally, live))
-        events.subscribe(lambda event: tally.feed(record(event)))
-    else:
-        events.subscribe(_lines(resources.enter_context(LineWriter(sys.stdout.fileno()))))
+async def _heed_signals(
+    dispatcher: Dispatcher, cut_off: list[int], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Stop at the first signal, leave at once at the second, after noting how many sends that cuts off."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        stopping = False
+        async for number in signals:
+            if stopping:
+                cut_off.append(dispatcher.in_flight)
+                dispatcher.abort()
+                return
+            stopping = True
+            dispatcher.stop(signal.Signals(number).name)
 
 
-def _lines(writer: LineWriter) -> Callable[[Event], None]:
+async def _listener(settings: DispatchSettings, queue: Queue, resources: ExitStack) -> Subscriber:
+    """Return who listens to the events: a picture on a terminal, lines of JSON elsewhere."""
+    if not _wants_view(settings):
+        return _lines(resources.enter_context(LineWriter(sys.stdout.fileno())))
+    live = (await queue.stats()).live if settings.drain else None
+    tally = Tally()
+    resources.enter_context(LiveView("dispatcher", tally, live))
+    return lambda event: tally.feed(record(event))
+
+
+def _lines(writer: LineWriter) -> Subscriber:
     stamp: dict[str, Any] = {"pid": os.getpid()}
     clock = SystemClock()
 

@@ -41,6 +41,15 @@ _ADVICE: Final = {
     errno.EADDRINUSE: "choose another port",
     errno.EADDRNOTAVAIL: "choose an address of this host",
 }
+_EXPECTED: Final = (
+    click.ClickException,
+    click.Abort,
+    KeyboardInterrupt,
+    BaseExceptionGroup,
+    AsyncQueueError,
+    OSError,
+)
+_QUIET: Final = ((BrokenPipeError, PIPE_GONE), ((click.Abort, KeyboardInterrupt), INTERRUPTED))
 _MESSAGE_CHARS_MAX: Final = 1_000
 
 
@@ -66,16 +75,8 @@ def _code(command: click.Command, arguments: Sequence[str]) -> int:
     try:
         code = command.main(list(arguments), prog_name="asyncqueue", standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:
-        return PIPE_GONE
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
-    except click.ClickException as error:
-        return _misused(error)
-    except BaseExceptionGroup as group:
-        return _told(_only(group))
-    except (AsyncQueueError, OSError) as error:
-        return _told(error)
+    except _EXPECTED as error:
+        return _told(_only(error))
     return code if isinstance(code, int) else OK
 
 
@@ -90,10 +91,11 @@ def _misused(error: click.ClickException) -> int:
 
 def _told(error: BaseException) -> int:
     """Tell an error that is not a bug, and return its exit code; raise one that is."""
-    if isinstance(error, BrokenPipeError):
-        return PIPE_GONE
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return _misused(error)
+    for kinds, code in _QUIET:
+        if isinstance(error, kinds):
+            return code
     if isinstance(error, OSError):
         say("error", _system(error))
         return BAD_INPUT if error.errno in _ADVICE else FAILED
@@ -108,7 +110,7 @@ def _only(group: BaseException) -> BaseException:
     if not isinstance(group, BaseExceptionGroup):
         return group
     leaves = [_only(error) for error in group.exceptions]
-    bugs = [leaf for leaf in leaves if not isinstance(leaf, AsyncQueueError | OSError | KeyboardInterrupt)]
+    bugs = [leaf for leaf in leaves if not isinstance(leaf, _EXPECTED)]
     return (bugs or leaves)[0]
 
 

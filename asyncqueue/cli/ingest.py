@@ -15,13 +15,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from asyncqueue.cli.lines import Line, batches
 from asyncqueue.cli.render import console
-from asyncqueue.errors import Conflict, InvalidJob
+from asyncqueue.errors import Conflict, InvalidJob, QueueFull
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 
 __all__ = ["Ingest", "Refusal", "Summary"]
 
-Answer = bool | InvalidJob | Conflict
+Answer = bool | InvalidJob | Conflict | QueueFull
 
 _NAMED_MAX: Final = 100  # refused lines that a summary keeps in memory
 
@@ -58,7 +58,7 @@ class Summary:
         record["rejects"] = record.pop("first")
         return record
 
-    def refuse(self, line: Line, error: Conflict | InvalidJob) -> None:
+    def refuse(self, line: Line, error: Conflict | InvalidJob | QueueFull) -> None:
         """Count a refused line."""
         kind = "conflict" if isinstance(error, Conflict) else "invalid"
         if kind == "conflict":

@@ -60,7 +60,8 @@ def print_table(
     lines = console()
     with lines.capture() as text:
         lines.print(table)
-    click.echo("\n".join(line.rstrip() for line in text.get().splitlines()))
+    for line in text.get().splitlines():  # by the line: a reader that leaves is noticed even without a buffer
+        click.echo(line.rstrip())
 
 
 def job_record(job: Job) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class DispatchSettings:
     retry_base_ms: int = 1_000
     retry_cap_ms: int = 300_000
     grace_ms: int = 10_000
-    poll_ms: int = 25
+    poll_ms: int = 50
     journal: Literal["delete", "wal"] = "delete"
     stop_with_stdin: bool = False
     json_: bool = False

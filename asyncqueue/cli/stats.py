@@ -34,7 +34,7 @@ def stats(*, db: str, json_: bool) -> None:
 
 async def _stats(db: str) -> Stats:
     async with Queue.open(db, create=False) as queue:
-        return await queue.stats()
+        return await queue.stats(detail=True)
 
 
 def _print(found: Stats) -> None:
@@ -45,7 +45,7 @@ def _print(found: Stats) -> None:
     ]
     rows.append(("all", found.pending, found.leased, found.done, found.dead, found.total))
     print_table(columns, rows, numbers=columns[1:])
-    oldest = "none" if found.oldest_ready_ms is None else f"{found.oldest_ready_ms / 1000:.1f} s"
+    oldest = "none" if found.lag_ms is None else f"{found.lag_ms / 1000:.1f} s"
     click.echo(
         f"\nlive {found.live}   ready {found.ready}   oldest ready {oldest}"
         f"   expired leases {found.expired}   redrives {found.redrives}"

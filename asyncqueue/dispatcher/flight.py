@@ -60,12 +60,13 @@ class Delivery:
 
     def renewed(self, lease_until: int, asked_at: float, lease_s: float) -> None:
         """Take note of a renewal that was asked for at `asked_at` (loop seconds) for `lease_s` seconds."""
-        gained_s = (lease_until - self.lease_until) / 1000
-        self.lease_ends = min(asked_at + lease_s, self.lease_ends + gained_s)
+        if lease_until < self.job.deadline:
+            self.lease_ends = asked_at + lease_s
+        else:  # cut short by the job's deadline
+            gained_s = (lease_until - self.lease_until) / 1000
+            self.lease_ends = min(asked_at + lease_s, self.lease_ends + gained_s)
         self.lease_until = lease_until
         self.renewed_at = asked_at
-        if self.scope is not None:
-            self.scope.deadline = self.lease_ends
 
 
 class Flight:
@@ -75,13 +76,15 @@ class Flight:
     until there are as many of them as slots, as in a store outage; then nothing more is claimed.
     """
 
-    def __init__(self, concurrency: int) -> None:
+    def __init__(self, concurrency: int, counts: Counts) -> None:
         self.concurrency = concurrency
-        self.counts = Counts()
+        self.counts = counts
         self.held: set[Delivery] = set()
         self.handoff: asyncio.Queue[Delivery] = asyncio.Queue()
         self.unreported: list[Delivery] = []
         self.sending = 0  # handed over and not ended
+        self.lapse_at = float("inf")  # when the lapse chore looks next, in loop seconds
+        self.on_sooner_lapse: Callable[[], None] = _nothing
         self.on_free: Callable[[], None] = _nothing
         self.on_ended: Callable[[], None] = _nothing
         self.on_empty: Callable[[], None] = _nothing
@@ -100,6 +103,8 @@ class Flight:
         self.counts.claimed += len(deliveries)
         for delivery in deliveries:
             self.handoff.put_nowait(delivery)
+        if deliveries and min(delivery.lease_ends for delivery in deliveries) < self.lapse_at:
+            self.on_sooner_lapse()
         return deliveries
 
     def landed(self, delivery: Delivery) -> None:
@@ -112,6 +117,7 @@ class Flight:
     def drop(self, deliveries: Iterable[Delivery]) -> None:
         """Forget deliveries whose reports are answered."""
         self.held.difference_update(deliveries)
+        self.on_free()  # unanswered reports may have held slots back
         if not self.held:
             self.on_empty()
 

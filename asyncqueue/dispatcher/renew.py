@@ -31,6 +31,7 @@ class RenewChore:
             for delivery, lease_until in zip(due, answers, strict=True):
                 if lease_until is None:
                     delivery.end(Ended.TAKEN)
+                    delivery.renewed_at = now  # one whose report waits is asked for again, but not at once
                 else:
                     delivery.renewed(lease_until, now, self._lease_ms / 1000)
         beats = [d.renewed_at + self._beat_s for d in self._flight.held if d.ended is None]

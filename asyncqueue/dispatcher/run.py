@@ -6,8 +6,10 @@ leases back, report, leave. A second signal leaves at once; its leases run out b
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -15,15 +17,17 @@ import anyio
 from anyio.abc import TaskGroup
 
 from asyncqueue.dispatcher.claim import ClaimChore
+from asyncqueue.dispatcher.drain import DrainChore
 from asyncqueue.dispatcher.flight import Counts, Ended, Flight
-from asyncqueue.dispatcher.loop import Loop
+from asyncqueue.dispatcher.lapse import LapseChore
+from asyncqueue.dispatcher.loop import Chore, Loop
 from asyncqueue.dispatcher.renew import RenewChore
 from asyncqueue.dispatcher.rest import EndpointRest
 from asyncqueue.dispatcher.settle import Handler, HandlerSender, ReportChore, Sender, serve_slot
 from asyncqueue.dispatcher.sweep import SweepChore
 from asyncqueue.errors import ConfigError
 from asyncqueue.events import Events, Started, Stopped, Stopping
-from asyncqueue.job import DEFAULT_LEASE_MS, PRODUCT, Range, check_int
+from asyncqueue.job import DEFAULT_LEASE_MS, PRODUCT, Range, check_id, check_int
 from asyncqueue.queue import Queue, new_owner
 from asyncqueue.retry import RetryPolicy
 
@@ -62,48 +66,55 @@ class Dispatcher:
         *,
         concurrency: int = 64,
         lease_ms: int = DEFAULT_LEASE_MS,
-        queues: tuple[str, ...] | None = None,
+        queues: Sequence[str] | None = None,
         owner_prefix: str = "",
         policy: RetryPolicy | None = None,
-        poll_ms: int = 25,
+        poll_ms: int = 50,
         grace_ms: int = 10_000,
         events: Events | None = None,
     ) -> None:
-        self.owner = new_owner(owner_prefix)
-        self._queue = queue
+        if not callable(getattr(deliver, "send", deliver)):
+            raise ConfigError("deliver must be a sender or an async function")
         self._sender: Sender = deliver if hasattr(deliver, "send") else HandlerSender(deliver)
         _check(self._sender, concurrency, lease_ms, poll_ms, grace_ms)
+        _check_names(queues, owner_prefix)
+        self.owner = new_owner(owner_prefix)
+        self._queue = queue
+        self._concurrency = concurrency
         self._lease_ms = lease_ms
         self._poll_s = poll_ms / 1000
         self._grace_s = grace_ms / 1000
-        self._queues = queues
-        self._events = events or Events()
-        self._flight = Flight(concurrency)
-        rest = EndpointRest()
+        self._queues = None if queues is None else tuple(queues)
+        self._policy = policy or RetryPolicy()
+        self._events = Events() if events is None else events
+        self._rest = EndpointRest()
+        self._counts = Counts()
+        self._group: TaskGroup | None = None
+        self._resources = AsyncExitStack()
+        self._begin_afresh()
+
+    def _begin_afresh(self) -> None:
+        """Be ready to run, whatever the last run left behind."""
+        self._flight = Flight(self._concurrency, self._counts)
         self._claim = ClaimChore(
-            queue,
+            self._queue,
             self._flight,
-            rest,
+            self._rest,
             self._events,
             owner=self.owner,
-            lease_ms=lease_ms,
-            queues=queues,
+            lease_ms=self._lease_ms,
+            queues=self._queues,
             poll_s=self._poll_s,
         )
-        self._report = ReportChore(queue, self._flight, rest, policy or RetryPolicy(), self._events)
-        self._renew = RenewChore(queue, self._flight, lease_ms)
-        self._sweep = SweepChore(queue)
         self._loops: dict[str, Loop] = {}
         self._stop_asked = asyncio.Event()
         self._stop_why = ""
-        self._empty = asyncio.Event()
-        self._group: TaskGroup | None = None
-        self._resources = AsyncExitStack()
+        self._quiet = asyncio.Event()
 
     @property
     def counts(self) -> Counts:
-        """What was done so far."""
-        return self._flight.counts
+        """What was done so far, in all runs."""
+        return self._counts
 
     @property
     def in_flight(self) -> int:
@@ -117,7 +128,7 @@ class Dispatcher:
         if claim is None or claim.passed_at is None:
             return Health(ok=False, claim_pass_age_s=0.0, failing=failing)
         age_s = asyncio.get_running_loop().time() - claim.passed_at
-        waits = self._flight.free == 0 or self._claim.stopped
+        waits = self._claim.waits or self._claim.stopped
         fresh = waits or age_s <= max(_PASSES_MISSED_MAX * self._poll_s, 1.0)
         return Health(ok=fresh and not failing, claim_pass_age_s=age_s, failing=failing)
 
@@ -144,7 +155,7 @@ class Dispatcher:
             self._group.cancel_scope.cancel()
 
     async def run(self, *, handle_signals: bool = False) -> None:
-        """Dispatch until `stop()`, or with `handle_signals` until SIGTERM or SIGINT."""
+        """Dispatch until `stop()`, or with `handle_signals` until SIGTERM or SIGINT. May be run again after it."""
         await self._run(handle_signals=handle_signals, drain=False)
 
     async def drain(self, *, handle_signals: bool = False) -> None:
@@ -152,16 +163,9 @@ class Dispatcher:
         await self._run(handle_signals=handle_signals, drain=True)
 
     async def _run(self, *, handle_signals: bool, drain: bool) -> None:
-        self._loops = {
-            chore.name: Loop(chore, self._events, pause_max_s=pause_max_s)
-            for chore, pause_max_s in (
-                (self._claim, 5.0),
-                (self._report, 1.0),
-                (self._renew, self._lease_ms / 1000 / 12),
-                (self._sweep, 30.0),
-            )
-        }
-        self._connect()
+        if self._group is not None:
+            raise RuntimeError("this dispatcher is running already")
+        self._make_loops(drain=drain)
         unsubscribe = self._queue.subscribe(self._nudge)
         self._events.emit(Started(self.owner, self._flight.concurrency, self._lease_ms))
         try:
@@ -169,29 +173,48 @@ class Dispatcher:
                 for loop in self._loops.values():
                     self._group.start_soon(loop.run, name=f"asyncqueue-{loop.chore.name}")
                 for _ in range(self._flight.concurrency):
-                    self._group.start_soon(serve_slot, self._flight, self._sender)
+                    self._group.start_soon(serve_slot, self._flight, self._sender, self._rest, self._events)
                 if handle_signals:
                     self._group.start_soon(self._watch_signals)
-                if drain:
-                    self._group.start_soon(self._watch_drained)
                 await self._stop_asked.wait()
                 await self._wind_down()
                 self._group.cancel_scope.cancel()
         finally:
             self._group = None
             unsubscribe()
+            self._begin_afresh()
             c = self.counts
             self._events.emit(Stopped(c.claimed, c.done, c.retried, c.dead, c.stale, c.lost, c.released))
 
-    def _connect(self) -> None:
-        """Let the end of a send wake who must act on it."""
-        self._flight.on_free = self._freed
-        self._flight.on_ended = self._loops["report"].wake
-        self._flight.on_empty = self._empty.set
+    def _make_loops(self, *, drain: bool) -> None:
+        """Make a loop for each chore, and let what happens wake who must act on it."""
+        flight, queue = self._flight, self._queue
+        chores: list[tuple[Chore, float]] = [
+            (self._claim, 5.0),
+            (ReportChore(queue, flight, self._policy, self._events), 1.0),
+            (RenewChore(queue, flight, self._lease_ms), self._lease_ms / 1000 / 12),
+            (LapseChore(flight), 0.1),
+            (SweepChore(queue), 30.0),
+        ]
+        if drain:
+            drained = partial(self.stop, "drained")
+            chores.append((DrainChore(queue, flight, self._claim, queues=self._queues, drained=drained), 5.0))
+        self._loops = {
+            chore.name: Loop(chore, self._events, pause_max_s=pause_max_s) for chore, pause_max_s in chores
+        }
+        flight.on_free = self._freed
+        flight.on_ended = self._loops["report"].wake
+        flight.on_sooner_lapse = self._loops["lapse"].wake
+        flight.on_empty = self._claim.on_looked = self._quietened
 
     def _freed(self) -> None:
-        if self._claim.waits_for_slot:
+        if self._claim.waits:
             self._loops["claim"].wake()
+
+    def _quietened(self) -> None:
+        self._quiet.set()
+        if "drain" in self._loops:
+            self._loops["drain"].wake()
 
     def _nudge(self) -> None:
         self._claim.nudge()
@@ -213,24 +236,8 @@ class Dispatcher:
     async def _landed(self) -> None:
         """Wait until every lease that is held, or being claimed just now, was reported."""
         while self._flight.held or self._claim.under_way:
-            self._empty.clear()
-            with anyio.move_on_after(self._poll_s):
-                await self._empty.wait()
-
-    async def _watch_drained(self) -> None:
-        while True:
-            if self._claim.idle and not self._flight.held and not await self._has_live_jobs():
-                self.stop("drained")
-                return
-            await anyio.sleep(self._poll_s)
-
-    async def _has_live_jobs(self) -> bool:
-        if self._queues is None:
-            return await self._queue.next_due_ms() is not None
-        stats = await self._queue.stats()
-        return any(
-            stats.queues.get(name, {}).get(status) for name in self._queues for status in ("pending", "leased")
-        )
+            self._quiet.clear()
+            await self._quiet.wait()
 
     async def _watch_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -250,3 +257,13 @@ def _check(sender: Any, concurrency: int, lease_ms: int, poll_ms: int, grace_ms:
     if timeout_ms is not None and timeout_ms + _RAW_TIMEOUT_MS + _TIMEOUT_MARGIN_MS >= lease_ms:
         needed = timeout_ms + _RAW_TIMEOUT_MS + _TIMEOUT_MARGIN_MS
         raise ConfigError(f"lease_ms {lease_ms} must be above {needed}: the attempt timeout and 2 s of margin")
+
+
+def _check_names(queues: Sequence[str] | None, owner_prefix: str) -> None:
+    if queues is not None:
+        if isinstance(queues, str) or not queues:
+            raise ConfigError("queues must be a sequence of at least one queue name, or None for all queues")
+        for name in queues:
+            check_id("queue", name)
+    if owner_prefix != "":
+        check_id("owner_prefix", owner_prefix)

@@ -16,7 +16,7 @@ from asyncqueue.dispatcher.flight import Delivery, Ended, Flight
 from asyncqueue.dispatcher.rest import EndpointRest
 from asyncqueue.errors import Permanent, Retryable
 from asyncqueue.events import Events, Held, LeaseLost, Released, Settled
-from asyncqueue.job import LeasedJob, Release, Report, printable
+from asyncqueue.job import Effect, LeasedJob, Release, Report, printable
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.retry import Certainty, Outcome, RetryPolicy, Verdict, decide
@@ -42,8 +42,8 @@ class Sender(Protocol):
 class HandlerSender:
     """Carries jobs to an `async def handler(job)` in this process.
 
-    Only an exact `True` acknowledges. `Retryable` and `Permanent` classify; any other result or error is logged,
-    recorded and left to the lease.
+    Only an exact `True` or an `Effect` acknowledges. `Retryable` and `Permanent` classify; any other result or
+    error is logged, recorded and left to the lease.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -57,35 +57,72 @@ class HandlerSender:
             return Outcome(Verdict.RETRY, Certainty.UNKNOWN, printable(str(error)))
         except Permanent as error:
             return Outcome(Verdict.PERMANENT, Certainty.REFUSED, printable(str(error)))
-        except Exception as error:  # an unknown failure is never hidden as a success
-            log.exception("handler failed: job %s, token %d", job.id, job.token)
-            return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"{type(error).__name__}: {error}"))
         if answer is True:
             return _ACKNOWLEDGED
+        if isinstance(answer, Effect):
+            return Outcome(Verdict.OK, Certainty.ACCEPTED, effect=answer.work)
         return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"the handler returned {answer!r}, not True"))
 
 
-async def serve_slot(flight: Flight, sender: Sender) -> None:
-    """Be one slot: take a delivery, send it within its lease, hand in how it ended; for ever."""
+async def serve_slot(flight: Flight, sender: Sender, rest: EndpointRest, events: Events) -> None:
+    """Be one slot: take a delivery, send it within its lease, hand in how it ended; for ever.
+
+    One cancel scope serves delivery after delivery, since one for each would be a good part of its cost;
+    cutting a delivery short ends the scope, and the slot goes on with a new one.
+    """
     loop = asyncio.get_running_loop()
     while True:
-        delivery = await flight.handoff.get()
-        if delivery.ended is None:
-            delivery.began_at = loop.time()
-            with anyio.CancelScope(deadline=delivery.lease_ends) as delivery.scope:
-                delivery.outcome = await _sent(sender, delivery.job)
-            delivery.scope = None
-            if delivery.outcome is None and delivery.ended is None:
-                delivery.ended = Ended.LAPSED
-        flight.landed(delivery)
+        delivery: Delivery | None = None
+        with anyio.CancelScope() as scope:
+            while True:
+                delivery = None
+                delivery = await flight.handoff.get()
+                if delivery.ended is None and loop.time() < delivery.lease_ends:
+                    delivery.began_at = loop.time()
+                    delivery.scope = scope
+                    delivery.outcome = await _sent(sender, delivery.job)
+                _land(flight, delivery, rest, events)
+        if delivery is not None:
+            _land(flight, delivery, rest, events)
+
+
+def _land(flight: Flight, delivery: Delivery, rest: EndpointRest, events: Events) -> None:
+    delivery.scope = None
+    if delivery.outcome is not None:
+        # noted here, not with the report: nobody may claim for the free slot before the endpoint rests
+        if pause_s := rest.note(delivery.outcome):
+            events.emit(Held(round(pause_s * 1000), delivery.outcome.error))
+    elif delivery.ended is None:
+        delivery.ended = Ended.LAPSED
+    flight.landed(delivery)
 
 
 async def _sent(sender: Sender, job: LeasedJob) -> Outcome:
+    """Send, whatever the sender does: one that breaks its promise costs one attempt, not the dispatcher."""
     try:
-        return await sender.send(job)
-    except Exception as error:  # a sender that breaks its promise costs one attempt, not the dispatcher
-        log.exception("sender failed: job %s, token %d", job.id, job.token)
-        return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"{type(error).__name__}: {error}"))
+        outcome = await sender.send(job)
+        if not isinstance(outcome, Outcome):
+            raise TypeError(f"the sender returned {type(outcome).__name__}, not an Outcome")  # noqa: TRY301 - one exit
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # the lease is gone or the dispatcher ends; else the send was cancelled from within
+        return _unknown(job, error)
+    except Exception as error:  # noqa: BLE001 - an unknown failure is never hidden as a success
+        return _unknown(job, error)
+    return outcome
+
+
+def _unknown(job: LeasedJob, error: BaseException) -> Outcome:
+    log.error("send failed: job %s, token %d", job.id, job.token, exc_info=error)
+    return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, _described(error))
+
+
+def _described(error: BaseException) -> str:
+    try:
+        return printable(f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001 - an error whose own text fails
+        return type(error).__name__
 
 
 class ReportChore:
@@ -93,12 +130,9 @@ class ReportChore:
 
     name = "report"
 
-    def __init__(
-        self, queue: Queue, flight: Flight, rest: EndpointRest, policy: RetryPolicy, events: Events
-    ) -> None:
+    def __init__(self, queue: Queue, flight: Flight, policy: RetryPolicy, events: Events) -> None:
         self._queue = queue
         self._flight = flight
-        self._rest = rest
         self._policy = policy
         self._events = events
         self._reports: list[tuple[Delivery, Report]] = []
@@ -112,12 +146,17 @@ class ReportChore:
         if self._reports:
             answers = await self._queue.finish_many([report for _delivery, report in self._reports])
             reports, self._reports = self._reports, []
-            for (delivery, _report), status in zip(reports, answers, strict=True):
-                self._settled(delivery, status)
-            self._flight.drop(delivery for delivery, _report in reports)
+            for (delivery, _report), answer in zip(reports, answers, strict=True):
+                if isinstance(answer, Exception):  # its effect failed and was undone: an honest retry
+                    text = printable(f"effect failed: {type(answer).__name__}: {answer}")
+                    delivery.outcome = Outcome(Verdict.RETRY, Certainty.REFUSED, text)
+                    self._sort(delivery)
+                else:
+                    self._settled(delivery, answer)
+                    self._flight.drop((delivery,))
         if self._releases:
             await self._give_back()
-        return 0 if self._flight.unreported else None
+        return 0 if self._flight.unreported or self._reports else None
 
     def _sort(self, delivery: Delivery) -> None:
         """Turn an ended delivery into its report, its release, or nothing."""
@@ -130,9 +169,11 @@ class ReportChore:
         if outcome is None:
             self._lost(delivery)
             return
-        if pause_s := self._rest.note(outcome):
-            self._events.emit(Held(round(pause_s * 1000), outcome.error))
-        decision = decide(delivery.job, outcome, self._policy, random.random)
+        try:
+            decision = decide(delivery.job, outcome, self._policy, random.random)
+        except Exception as error:  # noqa: BLE001 - one outcome that nobody can weigh must not hold up the others
+            delivery.outcome = _unknown(delivery.job, error)
+            decision = None
         if isinstance(decision, Report):
             self._reports.append((delivery, decision))
         elif isinstance(decision, Release):

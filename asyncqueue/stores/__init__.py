@@ -4,7 +4,7 @@ import os
 
 from asyncqueue.clock import Clock
 from asyncqueue.errors import ConfigError
-from asyncqueue.stores.base import Store
+from asyncqueue.stores.base import Rules, Store
 from asyncqueue.stores.sqlite.connection import Profile
 from asyncqueue.stores.sqlite.store import SqliteStore
 
@@ -19,7 +19,7 @@ async def open_store(
     *,
     clock: Clock | None = None,
     profile: Profile | None = None,
-    accept_late: bool = False,
+    rules: Rules | None = None,
     create: bool = True,
 ) -> Store:
     """Open the store that `url` names: a path, or `sqlite:///path`.
@@ -33,4 +33,4 @@ async def open_store(
         where = where.removeprefix(_SQLITE)
     if "://" in where or not where or where.startswith(":memory:") or "\0" in where:
         raise ConfigError(f"not a queue: {where!r}: give the path of a file")
-    return await SqliteStore.open(where, clock=clock, profile=profile, accept_late=accept_late, create=create)
+    return await SqliteStore.open(where, clock=clock, profile=profile, rules=rules, create=create)

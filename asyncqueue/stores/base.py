@@ -9,54 +9,77 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from asyncqueue.errors import Conflict, NotDead
-from asyncqueue.job import Job, LeasedJob, NewJob, Redrive, Release, Renew, Report
+from asyncqueue.errors import Conflict, NotDead, QueueFull
+from asyncqueue.job import HistoryRow, Job, LeasedJob, NewJob, Note, Redrive, Release, Renew, Report
 from asyncqueue.lifecycle import Reason, Status
 
-__all__ = ["Claim", "JobFilter", "Stats", "Store", "Transaction"]
+__all__ = ["Claim", "JobFilter", "Rules", "Stats", "Store", "Transaction"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Rules:
+    """What a store was opened with.
+
+    `accept_late`: reports count after the lease, while nobody took over. `keep_all`: the history also keeps plain
+    successes. `max_pending`: how many jobs may wait, None for no bound.
+    """
+
+    accept_late: bool = False
+    keep_all: bool = False
+    max_pending: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
-    """Who wants how many jobs for how long; `queues=None` means every queue."""
+    """Who wants how many jobs for how long; `queues=None` means every queue, `kinds=None` every kind."""
 
     owner: str
     limit: int
     lease_ms: int
     queues: tuple[str, ...] | None = None
+    kinds: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs to list: all given conditions hold; `after_seq` is where the last page ended."""
+    """Which jobs are meant: all given conditions hold; `after_seq` is where the last page ended.
+
+    `older_than_ms` counts from the job's end, or from when it fell due while it is live.
+    """
 
     status: Status | None = None
     queue: str | None = None
     kind: str | None = None
     reason: Reason | None = None
+    id_prefix: str | None = None
+    older_than_ms: int | None = None
     after_seq: int = 0
     limit: int = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How many jobs are where. `ready` are pending and due; `expired` are leased but their lease is gone.
+    """How many jobs are where, at a cost that does not grow with their number.
 
-    `oldest_ready_ms` is the age of the oldest ready job since it fell due, None if none is ready; `redrives`
-    counts audit rows.
+    `lag_ms` is how long the longest-waiting eligible job has been due (None if none is), `next_due_ms` the span to
+    the next moment a live job falls due (0: now; None without live jobs in queues that are not paused). `redrives`
+    counts audit rows. `ready` (pending and due) and `expired` (leased, the lease is gone) are counted only on
+    request, and only up to 10,000 per queue.
     """
 
     pending: int = 0
     leased: int = 0
     done: int = 0
     dead: int = 0
-    ready: int = 0
-    expired: int = 0
-    oldest_ready_ms: int | None = None
+    lag_ms: int | None = None
+    next_due_ms: int | None = None
     redrives: int = 0
+    ready: int | None = None
+    expired: int | None = None
     queues: dict[str, dict[str, int]] = field(default_factory=dict)
+    paused: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -77,16 +100,19 @@ class Transaction(Protocol):
         """The time of this transaction, taken after the write lock was obtained."""
         ...
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict]:
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
         """Insert checked jobs, in order; `seq` rises in the order given.
 
         True: new. False: the same job is there already (same qty, queue, kind and payload); its row is
-        unchanged, whatever budget was offered. Conflict: the id is taken by a different job; not raised.
+        unchanged, whatever budget was offered. Conflict: the id is taken by a different job; QueueFull: new, but
+        as many jobs wait as the store's `max_pending`. Neither is raised.
         """
         ...
 
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """Lease up to `claim.limit` eligible jobs: highest priority first, then ascending seq, exactly.
+
+        Between queues, jobs of equal priority take turns, and the queue that goes first changes with each claim.
 
         Eligible is pending and due, or leased with an expired lease; a deadline that has passed or a used-up
         attempt budget makes a job dead instead (a bounded number of those per call). State, token, attempt
@@ -94,8 +120,12 @@ class Transaction(Protocol):
         """
         ...
 
-    async def finish(self, reports: Sequence[Report]) -> list[Status | None]:
+    async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """Settle leases; the new status, or None for a stale ticket, which changes nothing.
+
+        A report with an effect runs it inside this transaction, in a savepoint with the settlement: a stale ticket
+        does not run its effect, and an effect that raises undoes both, leaves the job leased and is answered with
+        its own error (not raised).
 
         Stale: the job is not leased, or quantity, owner, token or attempt differ, or (unless the store was
         opened with `late="accept"`) the lease is over. `lease_until` is not compared: renewals move it.
@@ -110,6 +140,17 @@ class Transaction(Protocol):
         """Give leases back: attempt refunded, token kept; False for a stale ticket."""
         ...
 
+    async def note(self, notes: Sequence[Note]) -> list[None]:
+        """Add history rows for attempts that make no report; the jobs stay as they are."""
+        ...
+
+    async def cancel(self, ids: Sequence[str]) -> list[Status | None]:
+        """Make pending and leased jobs dead with reason `cancelled`; the status each had, None for an unknown id.
+
+        The holder of a cancelled lease is stale from then on and learns of it at its next renewal.
+        """
+        ...
+
     async def redrive(self, redrives: Sequence[Redrive]) -> list[bool | NotDead]:
         """Put dead jobs back with a fresh budget and an audit row each; NotDead (not raised) for all others."""
         ...
@@ -118,12 +159,25 @@ class Transaction(Protocol):
         """Move up to `limit` jobs without time or attempts left to dead; return how many."""
         ...
 
+    async def pause(self, names: Sequence[str], *, paused: bool) -> None:
+        """Stop (or let go on) the claims from these queues; their jobs are kept. Persistent."""
+        ...
+
+    async def purge(self, status: Status, older_than_ms: int, limit: int) -> int:
+        """Delete up to `limit` done or dead jobs that ended at least `older_than_ms` ago, with their history.
+
+        Redrive audit rows stay. A purged id is forgotten: enqueueing it again is a new job.
+        """
+        ...
+
 
 class Store(Protocol):
     """An open database of jobs."""
 
-    async def write(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
         """Run `work` in one short write transaction and return its result; shielded against cancellation.
+
+        With `inline`, `work` promises to wait for nothing but the transaction's verbs; a store may run it faster.
 
         Raises `StoreBusy`, `StoreFull`, `StoreClosed`, `ForkedProcess` or another `StoreError`; then nothing
         of the transaction is visible.
@@ -138,12 +192,27 @@ class Store(Protocol):
         """Return one page of jobs in ascending seq."""
         ...
 
-    async def stats(self) -> Stats:
-        """Count the jobs, all in one consistent moment."""
+    async def count(self, wanted: JobFilter) -> int:
+        """Return how many jobs a filter meets, whatever its page."""
         ...
 
-    async def next_due_ms(self) -> int | None:
-        """Return the span from now to the next moment a live job falls due (0: now), None without live jobs."""
+    async def history(self, job_id: str, limit: int) -> list[HistoryRow]:
+        """Return a job's timeline, oldest first: attempts that were not a plain success, and redrives."""
+        ...
+
+    async def queues(self) -> dict[str, bool]:
+        """Return the names of all queues ever used, and whether each is paused."""
+        ...
+
+    async def stats(self, *, detail: bool = False) -> Stats:
+        """Count the jobs; with `detail` also those that are ready and expired."""
+        ...
+
+    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
+        """Return the span from now to the next moment a live job falls due (0: now), None without live jobs.
+
+        With `queues` only jobs of these count; those of paused queues never do.
+        """
         ...
 
     async def version(self) -> int:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from asyncqueue.errors import Conflict, ForkedProcess, NotDead, StoreClosed, StoreError
-from asyncqueue.job import LeasedJob, NewJob, Redrive, Release, Renew, Report
+from asyncqueue.errors import Conflict, ForkedProcess, NotDead, QueueFull, StoreClosed, StoreError
+from asyncqueue.job import LeasedJob, NewJob, Note, Redrive, Release, Renew, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, Store, Transaction
 
@@ -91,8 +91,11 @@ class Batcher(Generic[Request, Answer]):
 
     async def _work(self) -> None:
         try:
-            while batch := self._next_batch():
-                await self._run_batch(batch)
+            while self._waiting:
+                if batch := self._next_batch():
+                    await self._run_batch(batch)
+                # Those who were just answered run before this task does: they may be back with their next request.
+                await asyncio.sleep(0)
         finally:  # only if this task itself was cancelled, as a closing event loop does
             self._waiting, left = deque(), self._waiting
             for entry in left:
@@ -145,6 +148,11 @@ class _Call:
     verb: str
     items: Sequence[Any]
 
+    @property
+    def has_effect(self) -> bool:
+        """Whether it runs code of its caller, which may wait for anything."""
+        return self.verb == "finish" and any(report.effect is not None for report in self.items)
+
 
 class BatchedStore:
     """The verbs of a store, where whoever waits at the same moment shares one transaction, whatever the verb.
@@ -152,7 +160,7 @@ class BatchedStore:
     Reports go before claims, so a finish and the claim that refills its slot cost one commit together.
     """
 
-    _ORDER = ("enqueue", "finish", "renew", "release", "redrive", "claim")
+    _ORDER = ("enqueue", "finish", "note", "cancel", "renew", "release", "redrive", "claim")
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -160,7 +168,7 @@ class BatchedStore:
         self._is_closed = False
         self._pid = os.getpid()
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict]:
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
         """See `stores.base.Transaction`."""
         return await self._submit(_Call("enqueue", jobs), len(jobs))
 
@@ -168,9 +176,17 @@ class BatchedStore:
         """See `stores.base.Transaction`. A caller cancelled too late to be withdrawn has its leases released."""
         return await self._submit(_Call("claim", (claim,)), claim.limit, self._give_back)
 
-    async def finish(self, reports: Sequence[Report]) -> list[Status | None]:
+    async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """See `stores.base.Transaction`."""
         return await self._submit(_Call("finish", reports), len(reports))
+
+    async def note(self, notes: Sequence[Note]) -> None:
+        """See `stores.base.Transaction`."""
+        await self._submit(_Call("note", notes), len(notes))
+
+    async def cancel(self, ids: Sequence[str]) -> list[Status | None]:
+        """See `stores.base.Transaction`."""
+        return await self._submit(_Call("cancel", ids), len(ids))
 
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""
@@ -239,7 +255,7 @@ class BatchedStore:
                     for place, call in mine:
                         answers[place] = list(islice(rest, len(call.items)))
 
-        await self.store.write(work)
+        await self.store.write(work, inline=not any(call.has_effect for call in calls))
         return [answers[place] for place in range(len(calls))]
 
     async def _alone(self, call: _Call) -> list[Any] | Exception:

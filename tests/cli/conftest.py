@@ -1,9 +1,11 @@
 """Run the command line as its users do: as a process, with real files."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,38 @@ def said():
             assert word in lines[0]
 
     return said
+
+
+STAND_IN = Path(__file__).with_name("stand_in_receiver.py")
+
+
+@pytest.fixture
+def stand_in(tmp_path) -> Path:
+    """Lay the stand-in out as the package `receiver` of the test's folder, where `python -m` looks first."""
+    package = tmp_path / "receiver"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    shutil.copy(STAND_IN, package / "__main__.py")
+    return package
+
+
+@pytest.fixture
+def serve(tmp_path, environment, stand_in) -> Iterator[Callable[..., str]]:
+    """`serve()` starts a stand-in receiver and returns its URL; `serve(TAMPER="refuse")` a strange one."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def serve(**variables: str) -> str:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "receiver", "inbox.db", "--port", "0"],
+            stdout=subprocess.PIPE,
+            cwd=tmp_path,
+            env={**environment, **variables},
+        )
+        running.append(process)
+        return json.loads(process.stdout.readline())["url"]
+
+    yield serve
+    for process in running:
+        process.kill()
+        process.wait()
+        process.stdout.close()

@@ -1,5 +1,6 @@
 """Everything a user can get wrong: one line on stderr, exit code 2, nothing changed, no traceback."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -8,6 +9,8 @@ import subprocess
 import sys
 
 import pytest
+
+from asyncqueue.queue import Queue
 
 READERS = [
     ("stats",),
@@ -25,6 +28,11 @@ def _with_db(arguments, db):
     if "DB" not in arguments:
         arguments = (*arguments, "DB")
     return [db if argument == "DB" else argument for argument in arguments]
+
+
+async def _put_in(db) -> None:
+    async with Queue.open(db) as queue:
+        await queue.enqueue("kept", 1)
 
 
 def _ids(arguments):
@@ -64,7 +72,7 @@ def test_a_database_of_something_else_is_left_as_it_was(run, said, db, arguments
 
 @pytest.mark.parametrize("arguments", WRITERS, ids=_ids)
 def test_a_newer_schema_is_refused_in_words(run, said, db, arguments):
-    assert run("enqueue", db, "a", 1).returncode == 0
+    asyncio.run(_put_in(db))
     connection = sqlite3.connect(db)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -75,7 +83,7 @@ def test_a_newer_schema_is_refused_in_words(run, said, db, arguments):
 
 @pytest.mark.parametrize("arguments", WRITERS, ids=_ids)
 def test_a_read_only_file_is_refused(run, said, db, arguments):
-    assert run("enqueue", db, "b", 1).returncode == 0
+    asyncio.run(_put_in(db))
     db.chmod(0o400)
     before = db.read_bytes()
     said(run(*_with_db(arguments, db)), 2, "read-only")
@@ -125,7 +133,7 @@ def test_a_read_only_file_is_refused(run, said, db, arguments):
     ids=str,
 )
 def test_wrong_usage_changes_nothing(run, said, db, arguments, word):
-    assert run("enqueue", db, "kept", 1).returncode == 0
+    asyncio.run(_put_in(db))
     before = db.read_bytes()
     ended = run(*(db if argument == "DB" else argument for argument in arguments))
     if word is None:
@@ -225,7 +233,8 @@ def test_a_reader_that_leaves_is_not_our_error(db, run, environment):
     )
     assert process.stdout.readline().startswith(b'{"seq"')
     process.stdout.close()
-    assert process.stderr.read() == b""
+    with process.stderr as errors:
+        assert errors.read() == b""
     assert process.wait(20) == 141
 
 

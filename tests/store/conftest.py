@@ -12,6 +12,7 @@ import pytest
 from asyncqueue import queue as queue_module
 from asyncqueue.clock import ManualClock
 from asyncqueue.stores import open_store
+from asyncqueue.stores.base import Rules
 from asyncqueue.stores.sqlite import statements
 
 
@@ -38,7 +39,7 @@ async def store(url, clock):
 @pytest.fixture
 async def late_store(url, clock):
     """The same store, opened so that it takes late reports."""
-    opened = await open_store(url, clock=clock, accept_late=True)
+    opened = await open_store(url, clock=clock, rules=Rules(accept_late=True))
     yield opened
     await opened.close()
 

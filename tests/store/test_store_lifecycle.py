@@ -49,6 +49,8 @@ async def happen(transaction, event, span_ms, numbered):
         return await transaction.renew([Renew(one, span_ms) for one in tickets])
     if event is Event.RELEASE:
         return await transaction.release([Release(one, span_ms) for one in tickets])
+    if event is Event.CANCEL:
+        return await transaction.cancel([one.id for one in tickets])
     if event is Event.REDRIVE:
         return await transaction.redrive([Redrive(one.id, span_ms, "n") for one in tickets])
     return await transaction.finish([Report(one, event.value, span_ms) for one in tickets])
@@ -81,6 +83,8 @@ def test_store_does_to_every_job_what_the_law_says(harness, status, event):
                     facts,
                     answer,
                 )
+            if event is Event.CANCEL:
+                assert answer == status
             shown = Facts(**{name: getattr(job, name) for name in Facts.__slots__})
             assert shown == (expected or facts), (facts, event, span_ms)
 

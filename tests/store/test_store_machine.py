@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
 
 from asyncqueue.clock import ManualClock
-from asyncqueue.errors import Conflict, NotDead
+from asyncqueue.errors import Conflict, NotDead, UnknownJob
 from asyncqueue.job import NewJob
 from asyncqueue.lifecycle import Event, Facts, Status, step
 from asyncqueue.queue import Queue
+from tests.store.turns import assert_lawful_claim
 
 IDS = [f"j{n}" for n in range(8)]
 EVENTS = {"ok": Event.OK, "retry": Event.RETRY, "permanent": Event.PERMANENT}
@@ -21,6 +22,7 @@ EVENTS = {"ok": Event.OK, "retry": Event.RETRY, "permanent": Event.PERMANENT}
 class Known:
     """One job of the model."""
 
+    id: str
     seq: int
     qty: int
     queue: str
@@ -40,6 +42,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.jobs = {}
         self.redrives = 0
+        self.paused = set()
         self.queue = None
         self.reopen()
 
@@ -65,7 +68,7 @@ class QueueMachine(RuleBasedStateMachine):
             return Conflict if (known.qty, known.queue) != (job.qty, job.queue) else False
         due, deadline = self.now + job.delay_ms, self.now + job.ttl_ms
         facts = Facts(Status.PENDING, 0, job.max_attempts, 0, due, deadline)
-        self.jobs[job.id] = Known(len(self.jobs) + 1, job.qty, job.queue, job.priority, facts)
+        self.jobs[job.id] = Known(job.id, len(self.jobs) + 1, job.qty, job.queue, job.priority, facts)
         return True
 
     @rule(
@@ -89,20 +92,16 @@ class QueueMachine(RuleBasedStateMachine):
         answers = self.run(self.queue.enqueue_many(jobs))
         assert [type(answer) if isinstance(answer, Conflict) else answer for answer in answers] == expected
 
-    def _model_claim(self, owner, limit, lease_ms, queues):
-        self._model_sweep()
-        taken = []
-        for job_id, known in sorted(self.jobs.items(), key=lambda pair: (-pair[1].priority, pair[1].seq)):
-            if len(taken) == limit or (queues is not None and known.queue not in queues):
-                continue
-            if known.facts.status not in (Status.PENDING, Status.LEASED):
-                continue
-            after = step(known.facts, Event.CLAIM, now_ms=self.now, span_ms=lease_ms)
-            if after is not None:
-                known.facts, known.owner = after, owner
-                known.tokens.append(after.token)
-                taken.append((job_id, after.token, after.attempts, after.lease_until))
-        return taken
+    def _eligible(self, lease_ms, queues):
+        """Return what a claim could take, best first, with what the law makes of each."""
+        return [
+            (known, step(known.facts, Event.CLAIM, now_ms=self.now, span_ms=lease_ms))
+            for known in sorted(self.jobs.values(), key=lambda known: (-known.priority, known.seq))
+            if known.facts.status in (Status.PENDING, Status.LEASED)
+            and (queues is None or known.queue in queues)
+            and known.queue not in self.paused
+            and step(known.facts, Event.CLAIM, now_ms=self.now, span_ms=lease_ms) is not None
+        ]
 
     @rule(
         target=tickets,
@@ -113,8 +112,19 @@ class QueueMachine(RuleBasedStateMachine):
     )
     def claim(self, owner, limit, lease_ms, queues):
         leased = self.run(self.queue.claim(owner, limit=limit, lease_ms=lease_ms, queues=queues))
-        expected = self._model_claim(owner, limit, lease_ms, queues)
-        assert [(one.id, one.token, one.attempt, one.lease_until) for one in leased] == expected
+        self._model_sweep()
+        offered = {known.id: (known, after) for known, after in self._eligible(lease_ms, queues)}
+        assert_lawful_claim(
+            [one.id for one in leased],
+            [known for known, _after in offered.values()],
+            limit,
+            name_of=lambda known: known.id,
+        )
+        for one in leased:
+            known, after = offered[one.id]
+            assert (one.token, one.attempt, one.lease_until) == (after.token, after.attempts, after.lease_until)
+            known.facts, known.owner = after, owner
+            known.tokens.append(after.token)
         return multiple(*leased)
 
     def _holds(self, ticket):
@@ -172,6 +182,25 @@ class QueueMachine(RuleBasedStateMachine):
         known.facts = step(known.facts, Event.REDRIVE, now_ms=self.now, span_ms=ttl_ms)
         self.redrives += 1
         assert self.run(self.queue.redrive(job_id, note="n", ttl_ms=ttl_ms)) is True
+
+    @rule(job_id=st.sampled_from(IDS))
+    def cancel(self, job_id):
+        known = self.jobs.get(job_id)
+        if known is None:
+            try:
+                self.run(self.queue.cancel(job_id))
+            except UnknownJob:
+                return
+            raise AssertionError("an unknown id was cancelled")
+        is_live = known.facts.status in (Status.PENDING, Status.LEASED)
+        if is_live:
+            known.facts = step(known.facts, Event.CANCEL, now_ms=self.now)
+        assert self.run(self.queue.cancel(job_id)) is is_live
+
+    @rule(name=st.sampled_from(["default", "q"]), is_paused=st.booleans())
+    def pause_or_resume(self, name, is_paused):
+        self.run((self.queue.pause if is_paused else self.queue.resume)(name))
+        (self.paused.add if is_paused else self.paused.discard)(name)
 
     @rule(delta_ms=st.sampled_from([1, 5, 9, 10, 100]))
     def time_passes(self, delta_ms):

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncqueue.stores.base import Claim
+from tests.store.turns import assert_lawful_claim
 
 NOW = 1_000_000
 FINE, COARSE = 128, 16_384
@@ -109,17 +110,17 @@ def test_claims_come_in_the_exact_order_of_the_model(harness, rows, limits, queu
     harness.fresh()
     harness.clock._now_ms = NOW
     harness.raw.insert_jobs([row.as_row() for row in rows])
-    expected = [
-        f"j{row.seq}"
-        for row in sorted(rows, key=lambda row: (-row.priority, row.seq))
-        if row.is_eligible and (queues is None or row.queue in queues)
-    ]
+    left = sorted(
+        (row for row in rows if row.is_eligible and (queues is None or row.queue in queues)),
+        key=lambda row: (-row.priority, row.seq),
+    )
     for limit in limits:
         claim = Claim("me", limit, 1_000, queues)
         leased = harness.run(harness.store.write(lambda transaction, claim=claim: transaction.claim(claim)))
-        assert [job.id for job in leased] == expected[:limit]
+        assert_lawful_claim([job.id for job in leased], left, limit, name_of=lambda row: f"j{row.seq}")
         assert {job.token for job in leased} <= {6}
-        del expected[:limit]
+        ids = {job.id for job in leased}
+        left = [row for row in left if f"j{row.seq}" not in ids]
     dead = {row[0] for row in harness.raw.select("SELECT seq FROM jobs WHERE status = 'dead'")}
     assert dead == {row.seq for row in rows if row.is_doomed or row.status == "dead"}
 

@@ -261,17 +261,17 @@ async def test_poison_job_is_dead_after_its_attempts_and_others_run_between(stor
 
 async def test_claim_takes_at_most_its_limit_and_only_from_its_queues(store):
     await put(store, *(job(f"{queue}{n}", queue=queue) for n in range(4) for queue in ("x", "y", "z")))
-    assert [leased.id for leased in await take(store, 3, queues=("z", "x"))] == ["x0", "z0", "x1"]
+    assert {leased.id for leased in await take(store, 2, queues=("z", "x"))} == {"x0", "z0"}
     assert [leased.id for leased in await take(store, 9, queues=("y", "y", "none"))] == ["y0", "y1", "y2", "y3"]
     assert await take(store, 9, queues=()) == []
-    assert len(await take(store, 99)) == 5
+    assert len(await take(store, 99)) == 6
 
 
-async def test_claim_answers_best_first_over_all_queues(store):
+async def test_claim_answers_highest_priority_first_over_all_queues(store):
     await put(
-        store, job("a", queue="q2"), job("b", priority=5, queue="q1"), job("c", priority=5, queue="q3"), job("d")
+        store, job("a", queue="q2"), job("b", priority=5, queue="q1"), job("c", priority=6, queue="q3"), job("d")
     )
-    assert [leased.id for leased in await take(store, 9)] == ["b", "c", "a", "d"]
+    assert [leased.id for leased in await take(store, 9)][:2] == ["c", "b"]
 
 
 async def test_claim_buries_a_bounded_number_of_dead_jobs_and_still_finds_the_living(store, clock):
@@ -710,12 +710,12 @@ async def test_list_pages_through_all_jobs_that_meet_every_condition(store):
 
 async def test_stats_add_up_and_tell_ready_expired_and_oldest(store, clock):
     await put(store, job("a"), job("b"), job("c"), job("d", delay_ms=500), job("e", queue="q"))
-    a, b, _c = await take(store, 3, lease_ms=100)
+    a, b, _c = await take(store, 3, lease_ms=100, queues=("default",))
     await report(store, Report.ok(a), Report.permanent(b))
     clock.advance(100)
-    stats = await store.stats()
+    stats = await store.stats(detail=True)
     assert (stats.pending, stats.leased, stats.done, stats.dead) == (2, 1, 1, 1)
-    assert (stats.ready, stats.expired, stats.oldest_ready_ms) == (1, 1, 100)
+    assert (stats.ready, stats.expired, stats.lag_ms, stats.next_due_ms) == (1, 1, 100, 0)
     assert (stats.total, stats.live) == (5, 3)
     assert stats.queues == {
         "default": {"pending": 1, "leased": 1, "done": 1, "dead": 1},

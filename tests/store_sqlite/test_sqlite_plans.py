@@ -17,6 +17,17 @@ PARAMETERS = {
     "now": NOW,
     "late": False,
     "limit": 64,
+    "id": "j1",
+    "queues": None,
+    "kind": None,
+    "kinds": None,
+    "reason": None,
+    "prefix": None,
+    "status": "dead",
+    "before": NOW,
+    "after_seq": 0,
+    "names": json.dumps(["default"]),
+    "paused": 1,
     "sweep": 256,
     "queue": "default",
     "owner": "w",
@@ -93,6 +104,20 @@ HOT = {
     "REDRIVE": {"sqlite_autoindex_jobs_1"},
     "GET": {"sqlite_autoindex_jobs_1"},
     "NEXT_DUE": {"jobs_walk_coarse"},
+    "STATUS_OF": {"sqlite_autoindex_jobs_1"},
+    "CANCEL": {"sqlite_autoindex_jobs_1"},
+    "CANCELLED": {"sqlite_autoindex_jobs_1"},
+    "LIST_DEAD": {"jobs_dead"},
+    "COUNT_DEAD": {"jobs_dead"},
+    "PAUSE": set(),
+    "PURGEABLE": {"jobs_ended"},
+    "PURGE": {"sqlite_autoindex_jobs_1"},
+    "PURGE_HISTORY": {"attempts_by_id"},
+    "HISTORY": {"attempts_by_id", "redrives_by_id"},
+    "PENDING": set(),
+    "QUEUES": set(),
+    "STATS": set(),
+    "REDRIVES": set(),
 }
 
 
@@ -106,16 +131,20 @@ def test_hot_statement_uses_its_index_and_never_scans_the_jobs(name, is_analysed
         steps = plan(connection, getattr(statements, name))
         for step in steps:
             if step.startswith("SCAN") and ("jobs" in step.split()[:2] or step.split()[1] in ("j", "nxt")):
-                # Walking a partial index from its best end, under LIMIT 1, is no scan.
+                # Walking a partial index from its best end, under LIMIT 1, is no scan; nor is a look at the dead.
                 assert "USING" in step, steps
-                assert "jobs_walk" in step or "jobs_spent" in step, steps
+                assert "jobs_walk" in step or "jobs_spent" in step or "jobs_dead" in step, steps
         for index in HOT[name]:
             assert any(index in step for step in steps), (index, steps)
 
 
 def test_every_statement_on_jobs_is_either_checked_here_or_known_to_be_cold():
-    cold = {"LIST", "STATS", "BEGIN", "COMMIT", "DATA_VERSION", "SCHEMA_STATE", "SCHEMA_MARK", "PRAGMAS"}
-    assert set(statements.__all__) == set(HOT) | cold
+    cold = {
+        *("LIST", "COUNT", "BEGIN", "COMMIT", "DATA_VERSION", "SCHEMA_STATE", "SCHEMA_MARK", "PRAGMAS"),
+        *("EFFECT_BEGIN", "EFFECT_UNDO", "EFFECT_END"),
+    }
+    product = {name for name in statements.__all__ if not name.startswith("CONTRACT_")}
+    assert product == set(HOT) | cold
 
 
 def steps_of(connection, statement, **extra):
@@ -194,3 +223,27 @@ def test_hundred_thousand_done_rows_do_not_make_a_report_dearer():
             assert rows == [(job_id, "done")]
             costs.append(cost)
     assert costs[1] <= 2 * costs[0] + 2
+
+
+COUNTING = ("STATS", "PENDING", "REDRIVES", "QUEUES", "NEXT_DUE", "LOOK", "PICK")
+
+
+@pytest.mark.parametrize("status", ["done", "dead"])
+def test_counting_and_claiming_cost_the_same_after_a_thousand_and_a_hundred_thousand_ended_jobs(status):
+    costs = []
+    for history in (1_000, ROWS):
+        with contextlib.closing(connect()) as connection:
+            fill(connection, run(history, status), run(100))
+            costs.append({name: steps_of(connection, getattr(statements, name), limit=1)[0] for name in COUNTING})
+            counted = connection.execute(statements.STATS).fetchall()
+            assert sorted(counted) == sorted([("default", "pending", 100), ("default", status, history)])
+    assert all(costs[1][name] <= 1.5 * costs[0][name] + 10 for name in COUNTING), costs
+
+
+@pytest.mark.parametrize("name", ["STATS", "PENDING", "REDRIVES", "QUEUES"])
+def test_counts_are_read_without_a_look_at_any_job(name):
+    with contextlib.closing(connect()) as connection:
+        fill(connection, *MIXED)
+        steps = plan(connection, getattr(statements, name))
+        assert steps
+        assert not any("jobs" in step.split() for step in steps), steps

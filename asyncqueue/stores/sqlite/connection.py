@@ -11,10 +11,10 @@ import random
 import sqlite3
 import stat
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 import aiosqlite
 import anyio
@@ -36,7 +36,8 @@ __all__ = ["Database", "Journal", "Profile", "check_path", "has_wal_reset_bug", 
 
 T = TypeVar("T")
 Journal = Literal["delete", "wal"]
-Work = Callable[[aiosqlite.Connection], Awaitable[T]]
+Work = Callable[[Any], Awaitable[T]]
+"""Statements in an open write transaction: `await connection.execute_fetchall(sql, parameters)`."""
 
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _HOP_TIMEOUT_S: Final = 0.05  # how long one hop may block the driver's thread on a busy database
@@ -120,6 +121,70 @@ def translated(error: sqlite3.Error, path: Path) -> Exception:
     return StoreError(f"{path}: {error}")
 
 
+class InlineConnection:
+    """What `Database.write_inline` gives to its work: the driver's interface, answered at once in its thread."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self._raw = raw
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the transaction is still open."""
+        return self._raw.in_transaction
+
+    async def execute_fetchall(self, sql: str, parameters: Any = ()) -> list[Any]:
+        """Run one statement and return all its rows; never waits."""
+        return self._raw.execute(sql, parameters).fetchall()
+
+
+class _OneHop(Generic[T]):
+    """A transaction that runs as if it were one statement. It is the cursor of that statement, too."""
+
+    result: T
+
+    def __init__(self, work: Work[T]) -> None:
+        self._work = work
+        self.is_committed = False
+
+    def run(self, raw: sqlite3.Connection) -> "_OneHop[T]":
+        raw.execute(statements.BEGIN)
+        try:
+            self.result = _completed(self._work(InlineConnection(raw)))
+        except BaseException:
+            raw.rollback()
+            raise
+        try:
+            raw.execute(statements.COMMIT)
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode & 0xFF not in _BUSY:
+                raw.rollback()
+                raise
+        else:
+            self.is_committed = True
+        return self
+
+    def fetchall(self) -> list[Any]:
+        return []
+
+
+class _Connection(sqlite3.Connection):
+    """Takes a whole transaction where the driver passes parameters: the public way to run it in its thread."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        return parameters.run(self) if isinstance(parameters, _OneHop) else super().execute(sql, parameters)
+
+
+def _completed(work: Awaitable[T]) -> T:
+    """Return the result of a coroutine that never waits."""
+    coroutine = work.__await__()
+    try:
+        next(coroutine)
+    except StopIteration as end:
+        return cast("T", end.value)
+    coroutine.close()
+    raise RuntimeError("the work of an inline transaction waited for something else than its statements")
+
+
 class Database:
     """An open SQLite file; made by `open`, ended by `close`, usable only in the process that opened it."""
 
@@ -128,7 +193,7 @@ class Database:
         self.profile = profile
         self.busy_retries = 0
         self._pid = os.getpid()
-        self._turn = anyio.Lock()
+        self._turn = anyio.Lock(fast_acquire=True)
         self._gate: Gate | None = None  # made once the file is known to be ours: it leaves a side file
         self._is_closed = False
         self._writer: aiosqlite.Connection | None = None  # None while open: lost, the next write connects again
@@ -177,15 +242,26 @@ class Database:
         has run the transaction ends first, and a cancellation is raised after it (its outcome is then unknown
         to the caller). Raises `StoreBusy` after `patience_ms`, `StoreFull`, `StoreError`.
         """
+        return await self._write(lambda until: shielded(self._transaction(work, until)))
+
+    async def _write(self, transact: Callable[[float], Coroutine[Any, Any, T]]) -> T:
         self._check_usable()
         patient_until = time.monotonic() + self.profile.patience_ms / 1000
         async with self._turn:
             await self._enter_gate(patient_until)
             try:
-                return await shielded(self._transaction(work, patient_until))
+                return await transact(patient_until)
             finally:
                 if self._gate is not None:
                     self._gate.leave()
+
+    async def write_inline(self, work: Work[T]) -> T:
+        """Do as `write` does, with the whole transaction in one hop to the driver's thread.
+
+        A hop costs more than the statements of a small set, so this is the fast way; but `work` may wait for
+        nothing except its own statements (it raises `RuntimeError` and is rolled back if it does).
+        """
+        return await self._write(lambda until: self._inline(work, until))
 
     async def read(self, sql: str, parameters: Iterable[Any] | dict[str, Any] = ()) -> list[Any]:
         """Return all rows of one SELECT, a consistent moment of its own. Raises as `write` does."""
@@ -222,7 +298,9 @@ class Database:
 
     async def _connect(self, inspect: Work[None] | None = None) -> aiosqlite.Connection:
         try:
-            connection = await aiosqlite.connect(self.path, isolation_level=None, timeout=_HOP_TIMEOUT_S)
+            connection = await aiosqlite.connect(
+                self.path, isolation_level=None, timeout=_HOP_TIMEOUT_S, factory=_Connection
+            )
         except sqlite3.Error as error:
             raise translated(error, self.path) from error
         try:
@@ -250,10 +328,25 @@ class Database:
             raise
         return result
 
+    async def _inline(self, work: Work[T], patient_until: float) -> T:
+        # No shield around the hop: the driver's thread ends the transaction whether or not somebody still waits.
+        writer = await self._healthy_writer()
+        done = _OneHop(work)
+        try:
+            await self._patiently(lambda: writer.execute_fetchall(statements.BEGIN, done), patient_until)
+            if not done.is_committed:  # a reader was in the way; the transaction is still open
+                await self._patiently(lambda: writer.execute_fetchall(statements.COMMIT), patient_until)
+        except BaseException as error:
+            await shielded(self._roll_back(writer))  # comes after the hop in the driver's queue: waits for its end
+            if isinstance(error, sqlite3.Error):
+                raise translated(error, self.path) from error
+            raise
+        return done.result
+
     async def _healthy_writer(self) -> aiosqlite.Connection:
-        """Return the write connection; a new one if the old one could not even be rolled back."""
+        """Return the write connection; a new one if the old one could not even be rolled back, or was closed."""
         self._check_usable()
-        if self._writer is not None and self._writer.in_transaction:
+        if self._writer is not None and _is_lost(self._writer):
             lost, self._writer = self._writer, None
             await lost.close()
         if self._writer is None:
@@ -296,6 +389,13 @@ class Database:
         self._check_process()
         if self._is_closed:
             raise StoreClosed(f"{self.path}: is closed")
+
+
+def _is_lost(writer: aiosqlite.Connection) -> bool:
+    try:
+        return writer.in_transaction
+    except ValueError:  # the driver's word for closed: an effect did that
+        return True
 
 
 def _create_private(path: Path) -> None:

@@ -8,7 +8,10 @@ from typing import Final
 
 __all__ = [
     "BEGIN",
+    "CANCEL",
+    "CANCELLED",
     "CLAIM",
+    "CLAIMED",
     "COMMIT",
     "CONTRACT_AUDIT",
     "CONTRACT_CLAIM",
@@ -20,27 +23,45 @@ __all__ = [
     "CONTRACT_REDRIVE",
     "CONTRACT_SWEEP",
     "CONTRACT_TABLES",
+    "COUNT",
+    "COUNT_DEAD",
     "DATA_VERSION",
+    "EFFECT_BEGIN",
+    "EFFECT_END",
+    "EFFECT_UNDO",
     "ENQUEUE",
     "EXISTING",
     "FINISH",
+    "FINISH_OK",
     "GET",
+    "HISTORY",
     "HISTORY_APPEND",
     "LIST",
+    "LIST_DEAD",
     "LOOK",
     "LOST",
     "NEXT_DUE",
+    "PAUSE",
+    "PENDING",
     "PICK",
+    "PICK_JSON",
     "PRAGMAS",
+    "PURGE",
+    "PURGEABLE",
+    "PURGE_HISTORY",
+    "QUEUES",
     "REDRIVE",
+    "REDRIVES",
     "REDRIVE_AUDIT",
     "RELEASE",
     "RENEW",
     "SCHEMA_MARK",
     "SCHEMA_STATE",
     "STATS",
+    "STATUS_OF",
     "SWEEP",
     "SWEEPABLE",
+    "VALID",
 ]
 
 # --- the contract layer (asyncqueue/worker.py), one job at a time --------------------------------------
@@ -133,11 +154,13 @@ SELECT value ->> 0, value ->> 1, 'pending', 0, value ->> 2, 0, :now + (value ->>
        value ->> 5, value ->> 6, value ->> 7, value ->> 8, :now
 FROM json_each(:jobs) WHERE true
 ON CONFLICT (id) DO NOTHING
-RETURNING id
 """
 EXISTING: Final = """
-SELECT id, qty, queue, kind, payload FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))
+SELECT json_group_array(json_array(id, qty, queue, kind, payload)) FROM jobs
+WHERE id IN (SELECT value FROM json_each(:ids))
 """
+
+PENDING: Final = "SELECT ifnull(sum(jobs), 0) FROM counts WHERE status = 'pending'"
 
 # --- claim -------------------------------------------------------------------------------------------
 
@@ -189,9 +212,12 @@ SELECT seq, priority, status FROM (
     AND j.seq >> 7 = (b << 7) + i
     AND CASE j.status WHEN 'pending' THEN j.available_at ELSE j.lease_until END <= :now
     AND j.deadline > :now AND j.attempts < j.max_attempts
+    AND (:kinds IS NULL OR j.kind IN (SELECT value FROM json_each(:kinds)))
   LIMIT :limit + 127)
 ORDER BY priority DESC, seq LIMIT :limit
 """
+
+PICK_JSON: Final = f"SELECT json_group_array(json_array(seq, priority, status)) FROM ({PICK})"  # noqa: S608 - constants
 
 # What a claim must know first, in one hop: jobs to sweep (at most :sweep) and the queues with live jobs that
 # are not paused.
@@ -213,8 +239,12 @@ CLAIM: Final = """
 UPDATE jobs SET status = 'leased', attempts = attempts + 1, token = token + 1, owner = :owner,
   lease_until = min(:now + :lease_ms, deadline), reason = NULL
 WHERE seq IN (SELECT value FROM json_each(:seqs))
-RETURNING id, qty, owner, token, attempts, lease_until, queue, kind, payload, priority, max_attempts, deadline,
-  lease_until - :now, seq
+"""
+# In the order of :seqs.
+CLAIMED: Final = """
+SELECT json_group_array(json_array(jobs.id, qty, owner, token, attempts, lease_until, queue, kind, payload,
+  priority, max_attempts, deadline, lease_until - :now))
+FROM json_each(:seqs) AS item CROSS JOIN jobs ON jobs.seq = item.value
 """
 
 SWEEP: Final = """
@@ -259,6 +289,17 @@ WHERE {_TICKET} AND (:late OR :now < jobs.lease_until)
 RETURNING id, status
 """  # noqa: S608 - a constant, joined from constants
 
+# The places in :items of the tickets that are valid now.
+VALID: Final = f"""
+SELECT json_group_array(item.key) FROM json_each(:items) AS item CROSS JOIN jobs
+WHERE {_TICKET} AND (:late OR :now < jobs.lease_until)
+"""  # noqa: S608 - a constant, joined from a constant
+FINISH_OK: Final = """
+UPDATE jobs SET status = 'done', reason = NULL, available_at = :now, finished_at = :now, owner = NULL,
+  lease_until = NULL
+WHERE id IN (SELECT value FROM json_each(:ids))
+"""
+
 RENEW: Final = f"""
 UPDATE jobs SET lease_until = min(max(lease_until, :now + (item.value ->> 5)), deadline)
 FROM json_each(:items) AS item
@@ -277,8 +318,24 @@ RETURNING id, status
 HISTORY_APPEND: Final = """
 INSERT OR IGNORE INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error, http_status)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :now, value ->> 4, value ->> 5, value ->> 6, value ->> 7
-FROM json_each(:rows)
+FROM json_each(:rows) WHERE EXISTS (SELECT 1 FROM jobs WHERE jobs.id = value ->> 0)
 """
+
+STATUS_OF: Final = "SELECT id, status FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))"
+CANCELLED: Final = """
+INSERT OR IGNORE INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error)
+SELECT id, token, attempts, owner, :now, 'cancelled', 'unknown', 'cancelled while it was leased' FROM jobs
+WHERE status = 'leased' AND id IN (SELECT value FROM json_each(:ids))
+"""
+CANCEL: Final = """
+UPDATE jobs SET status = 'dead', reason = 'cancelled', owner = NULL, lease_until = NULL, finished_at = :now
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('pending','leased')
+RETURNING id
+"""
+
+EFFECT_BEGIN: Final = "SAVEPOINT asyncqueue_effect"
+EFFECT_UNDO: Final = "ROLLBACK TO asyncqueue_effect"
+EFFECT_END: Final = "RELEASE asyncqueue_effect"
 
 # --- redrive -----------------------------------------------------------------------------------------
 
@@ -296,6 +353,20 @@ WHERE jobs.id = item.value ->> 0 AND jobs.status = 'dead'
 RETURNING id
 """
 
+# --- housekeeping ------------------------------------------------------------------------------------
+
+PAUSE: Final = """
+INSERT INTO queues (name, paused) SELECT value, :paused FROM json_each(:names) WHERE true
+ON CONFLICT (name) DO UPDATE SET paused = excluded.paused
+"""
+PURGEABLE: Final = """
+SELECT id FROM jobs INDEXED BY jobs_ended
+WHERE status IN ('done','dead') AND status = :status AND ifnull(finished_at, available_at) <= :before
+ORDER BY ifnull(finished_at, available_at) LIMIT :limit
+"""
+PURGE_HISTORY: Final = "DELETE FROM attempts WHERE id IN (SELECT value FROM json_each(:ids))"
+PURGE: Final = "DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id"
+
 # --- reading -----------------------------------------------------------------------------------------
 
 _COLUMNS: Final = """seq, id, qty, status, attempts, max_attempts, token, available_at, deadline, owner,
@@ -303,20 +374,45 @@ _COLUMNS: Final = """seq, id, qty, status, attempts, max_attempts, token, availa
 
 GET: Final = f"SELECT {_COLUMNS} FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))"  # noqa: S608 - constants
 
+_FILTER: Final = """
+  AND (:queue IS NULL OR queue = :queue) AND (:kind IS NULL OR kind = :kind)
+  AND (:reason IS NULL OR reason = :reason) AND (:before IS NULL OR ifnull(finished_at, available_at) <= :before)
+  AND (:prefix IS NULL OR substr(id, 1, length(:prefix)) = :prefix)
+"""
 LIST: Final = f"""
 SELECT {_COLUMNS} FROM jobs
-WHERE seq > :after_seq AND (:status IS NULL OR status = :status) AND (:queue IS NULL OR queue = :queue)
-  AND (:kind IS NULL OR kind = :kind) AND (:reason IS NULL OR reason = :reason)
+WHERE seq > :after_seq AND (:status IS NULL OR status = :status) {_FILTER}
 ORDER BY seq LIMIT :limit
-"""  # noqa: S608 - a constant, joined from a constant
+"""  # noqa: S608 - a constant, joined from constants
+LIST_DEAD: Final = f"""
+SELECT {_COLUMNS} FROM jobs INDEXED BY jobs_dead
+WHERE status = 'dead' AND :status = 'dead' AND seq > :after_seq {_FILTER}
+ORDER BY seq LIMIT :limit
+"""  # noqa: S608 - a constant, joined from constants
+COUNT: Final = f"""
+SELECT count(*) FROM jobs WHERE (:status IS NULL OR status = :status) {_FILTER}
+"""  # noqa: S608 - a constant, joined from constants
+COUNT_DEAD: Final = f"""
+SELECT count(*) FROM jobs INDEXED BY jobs_dead WHERE status = 'dead' AND :status = 'dead' {_FILTER}
+"""  # noqa: S608 - a constant, joined from constants
 
-STATS: Final = """
-SELECT queue, status, count(*),
-  sum(status = 'pending' AND available_at <= :now), sum(status = 'leased' AND lease_until <= :now),
-  min(CASE WHEN status = 'pending' AND available_at <= :now THEN available_at END),
-  (SELECT count(*) FROM redrives)
-FROM jobs GROUP BY queue, status
+# In the order of tokens, which only grow: clocks of two processes may disagree. A redrive comes after the attempt
+# whose token it found.
+HISTORY: Final = """
+SELECT at_ms, outcome, token, attempt, owner, certainty, error, http_status FROM (
+  SELECT at_ms, outcome, token, attempt, owner, certainty, error, http_status, 0 AS place, seq
+  FROM attempts WHERE id = :id
+  UNION ALL
+  SELECT at_ms, 'redrive', token, NULL, actor, NULL, note, NULL, 1, seq FROM redrives WHERE id = :id
+) ORDER BY token, place, seq LIMIT :limit
 """
+
+QUEUES: Final = """
+SELECT name, ifnull((SELECT paused FROM queues WHERE queues.name = names.name), 0)
+FROM (SELECT queue AS name FROM counts UNION SELECT name FROM queues) AS names ORDER BY name
+"""
+STATS: Final = "SELECT queue, status, jobs FROM counts WHERE jobs > 0"
+REDRIVES: Final = "SELECT rows_now FROM totals WHERE name = 'redrives'"
 
 # The smallest due time over all coarse buckets that hold live jobs: two seeks a bucket.
 NEXT_DUE: Final = """
@@ -344,5 +440,6 @@ WITH RECURSIVE walk(q, p, b, due) AS (
      ORDER BY queue, priority DESC, seq >> 14,
        CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1)))
 )
-SELECT min(due) FROM walk
+SELECT min(due) FROM walk WHERE q NOT IN (SELECT name FROM queues WHERE paused)
+  AND (:queues IS NULL OR q IN (SELECT value FROM json_each(:queues)))
 """

@@ -1,22 +1,27 @@
 """The SQLite store: the verbs of `stores.base` as a few set-based statements in one transaction each."""
 
+import asyncio
+import contextlib
 import json
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import aiosqlite
 
 from asyncqueue.clock import Clock, SystemClock
-from asyncqueue.errors import ConfigError, Conflict, NotDead
+from asyncqueue.errors import BadEffect, ConfigError, Conflict, NotDead, QueueFull, StoreError
 from asyncqueue.job import (
+    EffectWork,
     FailedAttempt,
+    HistoryRow,
     Job,
     LeasedJob,
     NewJob,
+    Note,
     Redrive,
     Release,
     Renew,
@@ -25,7 +30,7 @@ from asyncqueue.job import (
     printable,
 )
 from asyncqueue.lifecycle import Reason, Status
-from asyncqueue.stores.base import Claim, JobFilter, Stats, Transaction
+from asyncqueue.stores.base import Claim, JobFilter, Rules, Stats, Transaction
 from asyncqueue.stores.sqlite import schema, statements
 from asyncqueue.stores.sqlite.connection import Database, Profile
 
@@ -37,43 +42,138 @@ _SQLITE_MIN: Final = (3, 38, 0)  # the operator ->> on JSON
 # Jobs that one claim may move to dead: bounds the transaction (about 30 ms). Not fewer: until they are moved, each
 # claim passes over all of them (130 ms for 300,000), so a backlog that died overnight must go in few claims.
 _SWEEP_MAX: Final = 4_096
+_DETAIL_MAX: Final = 10_000
 _UNEXPLAINED: Final = FailedAttempt("")
 _COMPARED: Final = ("qty", "queue", "kind", "payload")
+
+
+class Turns:
+    """Whose turn it is among queues whose jobs have equal priority: that of the queue served longest ago.
+
+    One per store, so that the turns go on from claim to claim, however many jobs each takes.
+    """
+
+    def __init__(self) -> None:
+        self._served: dict[str, int] = {}
+        self._serial = 0
+
+    def merge(
+        self, offered: dict[str, list[tuple[int, int, str]]], limit: int, now_ms: int
+    ) -> list[tuple[int, int, str]]:
+        """Return the first `limit` of what the queues offer (seq, priority, status; best first), and note them.
+
+        Priority beats turns. Queues that were never served start from an arbitrary one of them (by the time), so
+        that of many short-lived processes not all begin with the same.
+        """
+        names = list(offered)
+        if len(names) > 1:
+            start = now_ms % len(names)
+            names = sorted(names[start:] + names[:start], key=lambda name: self._served.get(name, 0))
+        ranked: list[tuple[int, int, int, str, tuple[int, int, str]]] = []
+        for order, name in enumerate(names):
+            rank: dict[int, int] = {}
+            for row in offered[name]:
+                rank[row[1]] = rank.get(row[1], 0) + 1
+                ranked.append((-row[1], rank[row[1]], order, name, row))
+        ranked.sort(key=itemgetter(0, 1, 2))
+        for *_key, name, _row in ranked[:limit]:
+            self._serial += 1
+            self._served[name] = self._serial
+        return [row for *_key, row in ranked[:limit]]
+
+
+class _EffectGuard:
+    """Keeps an effect from ending the transaction that it runs in, by SQLite's own authorizer."""
+
+    _SAVEPOINT: Final = "asyncqueue_effect"
+
+    def __init__(self) -> None:
+        self._is_running = False
+        self._refused = False
+
+    def __call__(self, action: int, _what: str | None, name: str | None, *_where: str | None) -> int:
+        """Answer SQLite whether it may run this, as it prepares a statement."""
+        is_ending = action == sqlite3.SQLITE_TRANSACTION or (
+            action == sqlite3.SQLITE_SAVEPOINT and (name or "").lower() == self._SAVEPOINT
+        )
+        if not self._is_running or not is_ending:
+            return sqlite3.SQLITE_OK
+        self._refused = True
+        return sqlite3.SQLITE_DENY
+
+    async def failure_of(self, effect: EffectWork, connection: aiosqlite.Connection) -> Exception | None:
+        """Run `effect` and return what it failed with, None if it did not."""
+        self._is_running, self._refused = True, False
+        failure: Exception | None = None
+        try:
+            await effect(connection)
+        except Exception as error:  # noqa: BLE001 - handed to whoever reported
+            failure = error
+        except asyncio.CancelledError:  # of something that it waited for: that must not cancel those beside it
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            failure = BadEffect("the effect was cancelled from within; it and the finish were undone")
+        finally:
+            self._is_running = False
+        if self._refused:
+            failure = BadEffect("an effect must not begin, commit or roll back; it and the finish were undone")
+        return failure
 
 
 class SqliteTransaction:
     """The verbs on a connection whose write transaction is open; commits and rolls back nothing itself."""
 
-    def __init__(self, connection: aiosqlite.Connection, now_ms: int, *, accept_late: bool = False) -> None:
+    def __init__(
+        self, connection: aiosqlite.Connection, now_ms: int, rules: Rules, turns: "Turns | None" = None
+    ) -> None:
         self._connection = connection
         self._now_ms = now_ms
-        self._late = accept_late
+        self._rules = rules
+        self._turns = turns or Turns()
 
     @property
     def now_ms(self) -> int:
         """The time of this transaction."""
         return self._now_ms
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict]:
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
         """See `stores.base.Transaction`."""
+        if self._rules.max_pending is None:
+            return [*await self._enqueue(jobs)]
+        refused = await self._beyond(jobs, self._rules.max_pending)
+        stored = iter(await self._enqueue([job for job in jobs if job.id not in refused]))
+        full = f"the queue holds {self._rules.max_pending} waiting jobs, its max_pending: try again later"
+        return [QueueFull(full) if job.id in refused else next(stored) for job in jobs]
+
+    async def _beyond(self, jobs: Sequence[NewJob], max_pending: int) -> set[str]:
+        """Return the ids that are new and for which there is no room."""
+        room = max_pending - (await self._rows(statements.PENDING))[0][0]
+        if len(jobs) <= room:
+            return set()
+        there = await self._existing(jobs)
+        new = [job_id for job_id in dict.fromkeys(job.id for job in jobs) if job_id not in there]
+        return set(new[max(0, room) :])
+
+    async def _enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict]:
         rows = [
             (j.id, j.qty, j.max_attempts, j.delay_ms, j.ttl_ms, j.queue, j.kind, j.payload, j.priority)
             for j in jobs
         ]
-        new = {row[0] for row in await self._rows(statements.ENQUEUE, jobs=_array(rows))}
-        if len(new) == len(jobs):
-            return [True] * len(jobs)
-        answers: list[bool | Conflict | None] = []
+        there = await self._existing(jobs)
+        await self._rows(statements.ENQUEUE, jobs=_array(rows))
+        answers: list[bool | Conflict] = []
         for job in jobs:
-            is_first = job.id in new
-            new.discard(job.id)
-            answers.append(True if is_first else None)
-        ids = {job.id for job, answer in zip(jobs, answers, strict=True) if answer is None}
-        there = {row[0]: row[1:] for row in await self._rows(statements.EXISTING, ids=_array(ids))}
-        return [
-            _compared(job, there[job.id]) if answer is None else answer
-            for job, answer in zip(jobs, answers, strict=True)
-        ]
+            known = there.get(job.id)
+            answers.append(True if known is None else _compared(job, known))
+            if known is None:  # the same id again in this set finds it
+                there[job.id] = (job.id, job.qty, job.queue, job.kind, job.payload)
+        return answers
+
+    async def _existing(self, jobs: Sequence[NewJob]) -> dict[str, Sequence[Any]]:
+        """Return what is there already of these ids, by id."""
+        ids = _array(dict.fromkeys(job.id for job in jobs))
+        return {row[0]: row for row in await self._rows_as_json(statements.EXISTING, ids=ids)}
 
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """See `stores.base.Transaction`."""
@@ -84,30 +184,78 @@ class SqliteTransaction:
             await self._bury(doomed)
         if claim.queues is not None:
             names = [name for name in names if name in claim.queues]
-        picked = await self._pick(names, claim.limit)
+        picked = await self._pick(names, claim)
         if not picked:
             return []
         seqs = _array(seq for seq, _priority, _status in picked)
         if any(status == Status.LEASED for _seq, _priority, status in picked):
             await self._history(statements.LOST, seqs=seqs)
-        rows = await self._rows(statements.CLAIM, seqs=seqs, owner=claim.owner, lease_ms=claim.lease_ms)
-        rank = {seq: place for place, (seq, _priority, _status) in enumerate(picked)}
-        rows.sort(key=lambda row: rank[row[-1]])
-        return [LeasedJob(*row[:-1]) for row in rows]
+        await self._rows(statements.CLAIM, seqs=seqs, owner=claim.owner, lease_ms=claim.lease_ms)
+        return [LeasedJob(*row) for row in await self._rows_as_json(statements.CLAIMED, seqs=seqs)]
 
-    async def finish(self, reports: Sequence[Report]) -> list[Status | None]:
+    async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """See `stores.base.Transaction`."""
+        if all(report.effect is None for report in reports):
+            return [*await self._finish(reports)]
+        answers: list[Status | Exception | None] = []
+        guard = _EffectGuard()
+        await self._connection.set_authorizer(guard)
+        try:
+            for part in _parts(reports):
+                if len(part) == 1 and part[0].effect is not None:
+                    answers.append(await self._with_effect(part[0], part[0].effect, guard))
+                else:
+                    answers += await self._finish(part)
+        finally:
+            with contextlib.suppress(ValueError):  # closed by the effect: told above
+                await self._connection.set_authorizer(None)
+        return answers
+
+    async def _with_effect(
+        self, report: Report, effect: EffectWork, guard: "_EffectGuard"
+    ) -> Status | Exception | None:
+        """Settle one report and run its effect in one savepoint; undo both if the effect fails."""
+        await self._rows(statements.EFFECT_BEGIN)
+        status = (await self._finish([report]))[0]
+        failure = None if status is None else await guard.failure_of(effect, self._connection)
+        try:
+            is_open = self._connection.in_transaction
+        except ValueError:
+            raise BadEffect("an effect must not close the connection") from None
+        if not is_open:  # SQLite gave the whole transaction up, as on a full disk
+            raise failure if isinstance(failure, sqlite3.Error) else StoreError("an effect ended the transaction")
+        if failure is not None:
+            await self._rows(statements.EFFECT_UNDO)
+        await self._rows(statements.EFFECT_END)
+        return status if failure is None else failure
+
+    async def _finish(self, reports: Sequence[Report]) -> list[Status | None]:
+        if not self._rules.keep_all and all(report.outcome == "ok" for report in reports):
+            return await self._finish_ok(reports)
         items = [
             (*_ticket(r.ticket), r.outcome, r.delay_ms, printable(r.failure.error) if r.failure else None)
             for r in reports
         ]
-        answers = await self._settled(statements.FINISH, items, late=self._late)
+        answers = await self._settled(statements.FINISH, items, late=self._rules.accept_late)
         await self._remember(
             (r.ticket, r.outcome, r.failure)
             for r, status in zip(reports, answers, strict=True)
-            if status and r.outcome != "ok"
+            if status and (r.outcome != "ok" or self._rules.keep_all)
         )
         return [None if status is None else Status(status) for status in answers]
+
+    async def _finish_ok(self, reports: Sequence[Report]) -> list[Status | None]:
+        """Settle plain successes: the same law as `FINISH`, for the case that must be fast."""
+        answers: list[Status | None] = [None] * len(reports)
+        for a_round in _rounds([_ticket(report.ticket) for report in reports]):
+            items = _array(item for _place, item in a_round)
+            valid = await self._rows_as_json(statements.VALID, items=items, late=self._rules.accept_late)
+            if valid:
+                done = [a_round[place] for place in valid]
+                await self._rows(statements.FINISH_OK, ids=_array(item[0] for _place, item in done))
+                for place, _item in done:
+                    answers[place] = Status.DONE
+        return answers
 
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""
@@ -127,19 +275,43 @@ class SqliteTransaction:
         )
         return [status is not None for status in answers]
 
+    async def note(self, notes: Sequence[Note]) -> list[None]:
+        """See `stores.base.Transaction`."""
+        await self._remember((note.ticket, "left", note.failure) for note in notes)
+        return [None] * len(notes)
+
+    async def cancel(self, ids: Sequence[str]) -> list[Status | None]:
+        """See `stores.base.Transaction`."""
+        array = _array(set(ids))
+        before = {job_id: Status(status) for job_id, status in await self._rows(statements.STATUS_OF, ids=array)}
+        if Status.LEASED in before.values():
+            await self._history(statements.CANCELLED, ids=array)
+        await self._rows(statements.CANCEL, ids=array)
+        answers: list[Status | None] = []
+        for job_id in ids:
+            answers.append(before.get(job_id))
+            if job_id in before and before[job_id] is not Status.DONE:
+                before[job_id] = Status.DEAD  # a second cancel in the same set finds it dead
+        return answers
+
     async def redrive(self, redrives: Sequence[Redrive]) -> list[bool | NotDead]:
         """See `stores.base.Transaction`."""
-        first = {r.id: r for r in reversed(redrives)}
+        first: dict[str, Redrive] = {}
+        for redrive in redrives:
+            first.setdefault(redrive.id, redrive)
         items = _array((r.id, r.ttl_ms, r.note, r.actor) for r in first.values())
         await self._rows(statements.REDRIVE_AUDIT, items=items)
         done = {row[0] for row in await self._rows(statements.REDRIVE, items=items)}
+        if len(done) == len(redrives):
+            return [True] * len(redrives)
+        statuses = dict(await self._rows(statements.STATUS_OF, ids=_array({r.id for r in redrives})))
         answers: list[bool | NotDead] = []
         for redrive in redrives:
             if redrive.id in done:
                 done.discard(redrive.id)
                 answers.append(True)
             else:
-                answers.append(NotDead(f"job {redrive.id} does not exist or is not dead: it cannot be redriven"))
+                answers.append(_not_dead(redrive.id, statuses.get(redrive.id)))
         return answers
 
     async def sweep(self, limit: int) -> int:
@@ -147,18 +319,31 @@ class SqliteTransaction:
         doomed = [seq for _name, seq in await self._rows(statements.LOOK, sweep=limit) if seq is not None]
         return await self._bury(doomed) if doomed else 0
 
+    async def pause(self, names: Sequence[str], *, paused: bool) -> None:
+        """See `stores.base.Transaction`."""
+        await self._rows(statements.PAUSE, names=_array(names), paused=paused)
+
+    async def purge(self, status: Status, older_than_ms: int, limit: int) -> int:
+        """See `stores.base.Transaction`."""
+        before = self._now_ms - older_than_ms
+        ids = [row[0] for row in await self._rows(statements.PURGEABLE, status=status, before=before, limit=limit)]
+        if not ids:
+            return 0
+        await self._rows(statements.PURGE_HISTORY, ids=_array(ids))
+        return len(await self._rows(statements.PURGE, ids=_array(ids)))
+
     async def _bury(self, seqs: list[int]) -> int:
         array = _array(seqs)
         await self._history(statements.LOST, seqs=array)
         return len(await self._rows(statements.SWEEP, seqs=array))
 
-    async def _pick(self, names: list[str], limit: int) -> list[tuple[int, int, str]]:
-        picked: list[tuple[int, int, str]] = []
-        for name in names:
-            picked += await self._rows(statements.PICK, queue=name, limit=limit)
-        if len(names) > 1:
-            picked.sort(key=lambda row: (-row[1], row[0]))
-        return picked[:limit]
+    async def _pick(self, names: list[str], claim: Claim) -> list[tuple[int, int, str]]:
+        kinds = None if claim.kinds is None else _array(claim.kinds)
+        offered = {
+            name: await self._rows_as_json(statements.PICK_JSON, queue=name, limit=claim.limit, kinds=kinds)
+            for name in names
+        }
+        return self._turns.merge(offered, claim.limit, self._now_ms)
 
     async def _settled(self, statement: str, items: list[tuple[Any, ...]], **extra: Any) -> list[Any]:
         """Run a report statement over `items`; return what it answered to each, None for a stale ticket.
@@ -188,6 +373,15 @@ class SqliteTransaction:
             if not self._connection.in_transaction:  # SQLite gave the whole transaction up: nothing to keep
                 raise
 
+    async def _rows_as_json(self, statement: str, **parameters: Any) -> list[Any]:
+        """Return what a statement puts into one JSON array.
+
+        The driver lets go of Python's lock for each row that it fetches; under load each of these costs more than
+        the row, so hot statements answer with one.
+        """
+        ((text,),) = await self._rows(statement, **parameters)
+        return cast("list[Any]", json.loads(text))
+
     async def _rows(self, statement: str, **parameters: Any) -> list[Any]:
         parameters["now"] = self._now_ms
         return list(await self._connection.execute_fetchall(statement, parameters))
@@ -196,10 +390,11 @@ class SqliteTransaction:
 class SqliteStore:
     """A queue in one SQLite file; made by `SqliteStore.open`."""
 
-    def __init__(self, database: Database, clock: Clock, *, accept_late: bool) -> None:
+    def __init__(self, database: Database, clock: Clock, rules: Rules) -> None:
         self._database = database
         self._clock = clock
-        self._accept_late = accept_late
+        self._rules = rules
+        self._turns = Turns()
 
     @classmethod
     async def open(
@@ -208,7 +403,7 @@ class SqliteStore:
         *,
         clock: Clock | None = None,
         profile: Profile | None = None,
-        accept_late: bool = False,
+        rules: Rules | None = None,
         create: bool = True,
     ) -> "SqliteStore":
         """Open (and with `create` make) the file and migrate it; a contract file is taken over without loss.
@@ -229,20 +424,20 @@ class SqliteStore:
             inspect=inspect,
             create=create,
         )
-        return cls(database, clock or SystemClock(), accept_late=accept_late)
+        return cls(database, clock or SystemClock(), rules or Rules())
 
     @property
     def busy_retries(self) -> int:
         """How often a statement met a busy database and was tried again."""
         return self._database.busy_retries
 
-    async def write(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
         """See `stores.base.Store`."""
 
         async def run(connection: aiosqlite.Connection) -> T:
-            return await work(SqliteTransaction(connection, self._clock.now_ms(), accept_late=self._accept_late))
+            return await work(SqliteTransaction(connection, self._clock.now_ms(), self._rules, self._turns))
 
-        return await self._database.write(run)
+        return await (self._database.write_inline(run) if inline else self._database.write(run))
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See `stores.base.Store`."""
@@ -251,27 +446,71 @@ class SqliteStore:
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See `stores.base.Store`."""
-        rows = await self._database.read(
-            statements.LIST,
-            {
-                "status": wanted.status,
-                "queue": wanted.queue,
-                "kind": wanted.kind,
-                "reason": wanted.reason,
-                "after_seq": wanted.after_seq,
-                "limit": wanted.limit,
-            },
-        )
-        return [_job(row) for row in rows]
+        statement = statements.LIST_DEAD if wanted.status is Status.DEAD else statements.LIST
+        return [_job(row) for row in await self._database.read(statement, self._filter(wanted))]
 
-    async def stats(self) -> Stats:
+    async def count(self, wanted: JobFilter) -> int:
+        """See `stores.base.Store`."""
+        statement = statements.COUNT_DEAD if wanted.status is Status.DEAD else statements.COUNT
+        return int((await self._database.read(statement, self._filter(wanted)))[0][0])
+
+    async def history(self, job_id: str, limit: int) -> list[HistoryRow]:
+        """See `stores.base.Store`."""
+        rows = await self._database.read(statements.HISTORY, {"id": job_id, "limit": limit})
+        return [HistoryRow(*row) for row in rows]
+
+    async def queues(self) -> dict[str, bool]:
+        """See `stores.base.Store`."""
+        return {name: bool(paused) for name, paused in await self._database.read(statements.QUEUES)}
+
+    async def stats(self, *, detail: bool = False) -> Stats:
         """See `stores.base.Store`."""
         now_ms = self._clock.now_ms()
-        return _stats(await self._database.read(statements.STATS, {"now": now_ms}), now_ms)
+        queues: dict[str, dict[str, int]] = {}
+        for queue, status, jobs in await self._database.read(statements.STATS):
+            queues.setdefault(queue, dict.fromkeys(map(str, Status), 0))[status] = jobs
+        totals = {str(status): sum(counts[status] for counts in queues.values()) for status in Status}
+        (due,) = (await self._database.read(statements.NEXT_DUE, {"queues": None}))[0]
+        ((redrives,),) = await self._database.read(statements.REDRIVES)
+        ready, expired = await self._eligible(queues, now_ms) if detail else (None, None)
+        paused = tuple(name for name, is_paused in (await self.queues()).items() if is_paused)
+        return Stats(
+            **totals,
+            lag_ms=now_ms - due if due is not None and due <= now_ms else None,
+            next_due_ms=None if due is None else max(0, due - now_ms),
+            redrives=redrives,
+            ready=ready,
+            expired=expired,
+            queues=queues,
+            paused=paused,
+        )
 
-    async def next_due_ms(self) -> int | None:
+    async def _eligible(self, queues: Iterable[str], now_ms: int) -> tuple[int, int]:
+        """Return how many eligible jobs are pending and how many leased, each queue counted up to a bound."""
+        found = dict.fromkeys(map(str, Status), 0)
+        for queue in queues:
+            asked = {"queue": queue, "now": now_ms, "limit": _DETAIL_MAX, "kinds": None}
+            for _seq, _priority, status in await self._database.read(statements.PICK, asked):
+                found[status] += 1
+        return found[Status.PENDING], found[Status.LEASED]
+
+    def _filter(self, wanted: JobFilter) -> dict[str, Any]:
+        age_ms = wanted.older_than_ms
+        return {
+            "status": wanted.status,
+            "queue": wanted.queue,
+            "kind": wanted.kind,
+            "reason": wanted.reason,
+            "prefix": wanted.id_prefix,
+            "before": None if age_ms is None else self._clock.now_ms() - age_ms,
+            "after_seq": wanted.after_seq,
+            "limit": wanted.limit,
+        }
+
+    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
         """See `stores.base.Store`."""
-        (due,) = (await self._database.read(statements.NEXT_DUE))[0]
+        names = None if queues is None else _array(queues)
+        (due,) = (await self._database.read(statements.NEXT_DUE, {"queues": names}))[0]
         return None if due is None else max(0, due - self._clock.now_ms())
 
     async def version(self) -> int:
@@ -291,6 +530,16 @@ def _ticket(ticket: Ticket) -> tuple[str, int, int, str, int]:
     return ticket.id, ticket.token, ticket.qty, ticket.owner, ticket.attempt
 
 
+def _parts(reports: Sequence[Report]) -> list[list[Report]]:
+    """Split reports, in their order, into runs without effects and single ones with an effect."""
+    parts: list[list[Report]] = []
+    for report in reports:
+        if report.effect is not None or not parts or parts[-1][0].effect is not None:
+            parts.append([])
+        parts[-1].append(report)
+    return parts
+
+
 def _rounds(items: list[tuple[Any, ...]]) -> list[list[tuple[int, tuple[Any, ...]]]]:
     """Split `items` (id first) so that no id comes twice in a round; each with its place in `items`."""
     rounds: list[list[tuple[int, tuple[Any, ...]]]] = []
@@ -303,9 +552,11 @@ def _rounds(items: list[tuple[Any, ...]]) -> list[list[tuple[int, tuple[Any, ...
     return rounds
 
 
-def _compared(job: NewJob, there: Sequence[Any]) -> bool | Conflict:
+def _compared(job: NewJob, known: Sequence[Any]) -> bool | Conflict:
     offered = (job.qty, job.queue, job.kind, job.payload)
-    fields = tuple(name for name, mine, theirs in zip(_COMPARED, offered, there, strict=True) if mine != theirs)
+    fields = tuple(
+        name for name, mine, theirs in zip(_COMPARED, offered, known[1:], strict=True) if mine != theirs
+    )
     if not fields:
         return False
     return Conflict(f"job {job.id} exists with another {' and '.join(fields)}", job_id=job.id, fields=fields)
@@ -317,24 +568,6 @@ def _job(row: Sequence[Any]) -> Job:
     return Job(seq, job_id, qty, Status(status), *middle)
 
 
-def _stats(rows: list[Any], now_ms: int) -> Stats:
-    totals = dict.fromkeys(Status, 0)
-    queues: dict[str, dict[str, int]] = {}
-    ready = expired = redrives = 0
-    oldest: list[int] = []
-    for queue, status, count, ready_here, expired_here, due_since, audited in rows:
-        totals[Status(status)] += count
-        queues.setdefault(queue, dict.fromkeys(Status, 0))[status] = count
-        ready += ready_here
-        expired += expired_here or 0
-        redrives = audited
-        if due_since is not None:
-            oldest.append(due_since)
-    return Stats(
-        **{status.value: count for status, count in totals.items()},
-        ready=ready,
-        expired=expired,
-        oldest_ready_ms=max(0, now_ms - min(oldest)) if oldest else None,
-        redrives=redrives,
-        queues=queues,
-    )
+def _not_dead(job_id: str, status: str | None) -> NotDead:
+    what = "does not exist" if status is None else f"is {status}"
+    return NotDead(f"job {job_id} {what}: only a dead job can be redriven")

@@ -61,7 +61,7 @@ class SqliteInbox:
         async def work(connection: aiosqlite.Connection) -> list[Result | Exception]:
             return await _Set(connection, self._effect, arrivals).receive()
 
-        return await self._database.write(work)
+        return await (self._database.write_inline(work) if self._effect is None else self._database.write(work))
 
     async def get(self, message_id: str) -> Kept | None:
         """See `receiver.stores.base.InboxStore`."""

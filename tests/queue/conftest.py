@@ -1,0 +1,97 @@
+"""The queue on every store of the store suite, and what the tests of its verbs share."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.store.conftest import clock, new_url, opening, queue, raw, url  # noqa: F401 - fixtures
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def spawn():
+    """Start a Python program as a child process; all of them are gone after the test."""
+    children = []
+
+    def start(code, *arguments):
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+@pytest.fixture
+def ledger(queue, raw):  # noqa: F811 - the fixture above
+    """A table of the application beside the queue; returns its rows."""
+    raw.execute("CREATE TABLE ledger (id TEXT PRIMARY KEY, attempt INTEGER)")
+    return lambda: raw.select("SELECT id, attempt FROM ledger ORDER BY id")
+
+
+@pytest.fixture
+def pays():
+    """Return an effect that books a job in the ledger, then raises `error` if there is one."""
+
+    def effect(leased, error=None):
+        async def work(connection):
+            await connection.execute_fetchall(
+                "INSERT INTO ledger VALUES (?, ?)", (leased.id, getattr(leased, "attempt", 0))
+            )
+            if error is not None:
+                raise error
+
+        return work
+
+    return effect
+
+
+@pytest.fixture
+def commits(queue, monkeypatch):  # noqa: F811 - the fixture above
+    """Count the transactions of the queue's store."""
+    count = []
+    original = queue._store.write
+
+    async def write(work, **options):
+        count.append(1)
+        return await original(work, **options)
+
+    monkeypatch.setattr(queue._store, "write", write)
+    return count
+
+
+@pytest.fixture
+def naps(monkeypatch):
+    """Record every sleep instead of taking it."""
+    taken = []
+    original = asyncio.sleep
+
+    async def sleep(delay, result=None):
+        taken.append(delay)
+        return await original(0, result)
+
+    @contextlib.contextmanager
+    def recording():
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        try:
+            yield taken
+        finally:
+            monkeypatch.setattr(asyncio, "sleep", original)
+
+    return recording
