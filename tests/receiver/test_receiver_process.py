@@ -31,7 +31,7 @@ from receiver_tools import (
 from asyncqueue.stores.sqlite.connection import has_wal_reset_bug
 
 QUEUE = "CREATE TABLE jobs (id TEXT); INSERT INTO jobs VALUES ('a')"
-HOPS = ["BEGIN", "ACCEPT", "LEDGER", "TOTALS_ADD", "COMMIT"]
+STATEMENTS = ["BEGIN", "ACCEPT", "LEDGER", "TOTALS_ADD", "COMMIT"]
 
 
 def other_database(path):
@@ -284,15 +284,15 @@ async def test_sigkill_at_a_random_moment_loses_nothing_and_repeats_are_applied_
         assert check_whole(path) == kept
 
 
-@pytest.mark.parametrize("hop", range(1, len(HOPS) + 1), ids=HOPS)
+@pytest.mark.parametrize("place", range(1, len(STATEMENTS) + 1), ids=STATEMENTS)
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_sigkill_at_every_statement_leaves_all_or_nothing(tmp_path, when, hop):
+async def test_sigkill_at_every_statement_leaves_all_or_nothing(tmp_path, when, place):
     path = tmp_path / "inbox.db"
-    async with running(path, script=[str(CHILD)], env={"KILL_AT": f"{when}:{hop}"}) as receiver:
+    async with running(path, script=[str(CHILD)], env={"KILL_AT": f"{when}:{place}"}) as receiver:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await post(receiver.port, "a", 3)
         assert await receiver.ended() == -signal.SIGKILL
-    is_kept = (when, HOPS[hop - 1]) == ("after", "COMMIT")
+    is_kept = (when, STATEMENTS[place - 1]) == ("after", "COMMIT")
     async with running(path) as receiver:
         assert (await post(receiver.port, "a", 3)).result == ("duplicate" if is_kept else "accepted")
         assert (await post(receiver.port, "a", 3)).result == "duplicate"
