@@ -7,9 +7,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from asyncqueue import outbox as outbox
     from asyncqueue.dispatcher import Dispatcher
     from asyncqueue.dispatcher.send import HttpSender
-    from asyncqueue.errors import AsyncQueueError, BadAck, Conflict, InvalidJob, NotDead, Permanent, Retryable
+    from asyncqueue.errors import (
+        AsyncQueueError,
+        BadAck,
+        Conflict,
+        InvalidJob,
+        NotAQueue,
+        NotDead,
+        NoTransaction,
+        Permanent,
+        QueueFull,
+        Retryable,
+        UnsupportedConnection,
+    )
     from asyncqueue.job import Job, LeasedJob, NewJob, Ticket
     from asyncqueue.queue import Queue
     from asyncqueue.retry import RetryPolicy
@@ -24,12 +37,16 @@ __all__ = [
     "Job",
     "LeasedJob",
     "NewJob",
+    "NoTransaction",
+    "NotAQueue",
     "NotDead",
     "Permanent",
     "Queue",
+    "QueueFull",
     "RetryPolicy",
     "Retryable",
     "Ticket",
+    "UnsupportedConnection",
 ]
 
 _HOME: Final = {
@@ -45,10 +62,12 @@ _HOME: Final = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "outbox":
+        return import_module("asyncqueue.outbox")
     if name not in __all__:
         raise AttributeError(f"module 'asyncqueue' has no attribute {name!r}")
     return getattr(import_module(_HOME.get(name, "asyncqueue.errors")), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "outbox"]

@@ -14,6 +14,7 @@ __all__ = [
     "IllegalTransition",
     "InvalidJob",
     "NewerSchema",
+    "NoTransaction",
     "NotAQueue",
     "NotDead",
     "Permanent",
@@ -24,6 +25,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "UnknownJob",
+    "UnsupportedConnection",
 ]
 
 
@@ -90,6 +92,14 @@ class NotAQueue(StoreError):
 
 class NewerSchema(NotAQueue):
     """The file was migrated by a newer version; this one refuses to touch it."""
+
+
+class NoTransaction(StoreError):
+    """The connection given to the outbox has no open transaction that the job could join; nothing was stored."""
+
+
+class UnsupportedConnection(AsyncQueueError, TypeError):
+    """The outbox cannot use an object of this kind, or a connection of this kind of database."""
 
 
 class StoreBusy(StoreError):

@@ -1,6 +1,7 @@
 """The queue as an async service embeds it: every verb checks its arguments, then asks the batched store."""
 
 import asyncio
+import contextlib
 import os
 import secrets
 import warnings
@@ -38,7 +39,7 @@ from asyncqueue.job import (
 )
 from asyncqueue.lifecycle import Reason, Status
 from asyncqueue.stores import open_store
-from asyncqueue.stores.base import Claim, JobFilter, Rules, Stats, Store
+from asyncqueue.stores.base import Claim, JobFilter, Rules, Stats, Store, Terms
 from asyncqueue.stores.batching import BatchedStore
 from asyncqueue.stores.sqlite.connection import Journal, Profile
 
@@ -80,6 +81,7 @@ class Queue:
         self._dedup_ms = dedup_ms
         self._batches = BatchedStore(store)
         self._listeners: set[Callable[[], None]] = set()
+        self._loop = asyncio.get_running_loop()
 
     @staticmethod
     def open(  # noqa: PLR0913 - settings, all by name
@@ -489,6 +491,19 @@ class Queue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def outbox_terms(self) -> Terms:
+        """The terms for jobs that reach this queue by the outbox: its clock, its bound, and whom to wake."""
+        return replace(self._store.terms, committed=self.wake)
+
+    def wake(self) -> None:
+        """Let the dispatchers of this process look at once, say after the commit of an outbox transaction.
+
+        May be called from any thread and at any time, also after the queue or its loop was closed.
+        """
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be woken
+            self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         for listener in tuple(self._listeners):

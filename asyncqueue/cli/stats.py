@@ -6,7 +6,7 @@ import anyio
 import click
 
 from asyncqueue.cli.options import examples, reads
-from asyncqueue.cli.render import print_json, print_table
+from asyncqueue.cli.render import cell, print_json, print_table
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.stores.base import Stats
@@ -22,8 +22,8 @@ __all__ = ["stats"]
 def stats(*, db: str, json_: bool) -> None:
     """Count the jobs by status and queue, all in one consistent moment.
 
-    `ready` jobs are pending and due; `expired` ones are leased, but their lease is over; `live` ones still need a
-    delivery.
+    `ready` jobs are pending and due; `expired` ones are leased, but their lease is over (both are counted up to
+    10000 a queue); `live` ones still need a delivery. `lag_ms` is how long the longest-waiting job has been due.
     """
     found = anyio.run(_stats, db)
     if json_:
@@ -50,3 +50,5 @@ def _print(found: Stats) -> None:
         f"\nlive {found.live}   ready {found.ready}   oldest ready {oldest}"
         f"   expired leases {found.expired}   redrives {found.redrives}"
     )
+    if found.paused:
+        click.echo(f"paused: {', '.join(str(cell(name)) for name in found.paused)}")

@@ -4,6 +4,7 @@ import contextlib
 import json
 import signal
 import time
+from collections.abc import Callable
 from subprocess import PIPE
 from typing import Final
 
@@ -99,10 +100,17 @@ class Supervisor:
                     _stop(child)
 
 
-async def read_records(stream: ByteReceiveStream, tally: Tally, source: str) -> None:
-    """Feed the event lines of a child to `tally` until the stream ends; what is no event is passed over."""
+async def read_records(
+    stream: ByteReceiveStream, tally: Tally, source: str, keep: Callable[[bytes], object] | None = None
+) -> None:
+    """Feed the event lines of a child to `tally` until the stream ends; what is no event is passed over.
+
+    `keep` gets every byte as it comes.
+    """
     rest = b""
     async for chunk in stream:
+        if keep is not None:
+            keep(chunk)
         *lines, rest = (rest + chunk).split(b"\n")
         rest = rest[:_LINE_BYTES_MAX]
         for line in lines:

@@ -67,8 +67,6 @@ class Delivery:
             self.lease_ends = min(asked_at + lease_s, self.lease_ends + gained_s)
         self.lease_until = lease_until
         self.renewed_at = asked_at
-        if self.scope is not None:
-            self.scope.deadline = self.lease_ends
 
 
 class Flight:
@@ -85,6 +83,8 @@ class Flight:
         self.handoff: asyncio.Queue[Delivery] = asyncio.Queue()
         self.unreported: list[Delivery] = []
         self.sending = 0  # handed over and not ended
+        self.lapse_at = float("inf")  # when the lapse chore looks next, in loop seconds
+        self.on_sooner_lapse: Callable[[], None] = _nothing
         self.on_free: Callable[[], None] = _nothing
         self.on_ended: Callable[[], None] = _nothing
         self.on_empty: Callable[[], None] = _nothing
@@ -103,6 +103,8 @@ class Flight:
         self.counts.claimed += len(deliveries)
         for delivery in deliveries:
             self.handoff.put_nowait(delivery)
+        if deliveries and min(delivery.lease_ends for delivery in deliveries) < self.lapse_at:
+            self.on_sooner_lapse()
         return deliveries
 
     def landed(self, delivery: Delivery) -> None:

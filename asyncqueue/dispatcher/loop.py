@@ -20,7 +20,10 @@ class Chore(Protocol):
     name: str
 
     async def run_once(self) -> float | None:
-        """Do what is due and return the seconds until the next look: 0 at once, None when woken."""
+        """Do what is due and return the seconds until the next look: 0 at once, None when woken.
+
+        A chore that returns 0 has waited for something, or will at its next pass.
+        """
         ...
 
 
@@ -50,8 +53,8 @@ class Loop:
                 continue
             self._passed()
             if delay_s == 0:
-                await asyncio.sleep(0)
-            elif delay_s is None:
+                continue
+            if delay_s is None:
                 await self._woken.wait()
             else:
                 with anyio.move_on_after(delay_s):

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from asyncqueue.dispatcher.claim import ClaimChore
 from asyncqueue.dispatcher.drain import DrainChore
 from asyncqueue.dispatcher.flight import Counts, Ended, Flight
+from asyncqueue.dispatcher.lapse import LapseChore
 from asyncqueue.dispatcher.loop import Chore, Loop
 from asyncqueue.dispatcher.renew import RenewChore
 from asyncqueue.dispatcher.rest import EndpointRest
@@ -192,6 +193,7 @@ class Dispatcher:
             (self._claim, 5.0),
             (ReportChore(queue, flight, self._policy, self._events), 1.0),
             (RenewChore(queue, flight, self._lease_ms), self._lease_ms / 1000 / 12),
+            (LapseChore(flight), 0.1),
             (SweepChore(queue), 30.0),
         ]
         if drain:
@@ -202,6 +204,7 @@ class Dispatcher:
         }
         flight.on_free = self._freed
         flight.on_ended = self._loops["report"].wake
+        flight.on_sooner_lapse = self._loops["lapse"].wake
         flight.on_empty = self._claim.on_looked = self._quietened
 
     def _freed(self) -> None:

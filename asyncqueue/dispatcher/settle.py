@@ -65,22 +65,36 @@ class HandlerSender:
 
 
 async def serve_slot(flight: Flight, sender: Sender, rest: EndpointRest, events: Events) -> None:
-    """Be one slot: take a delivery, send it within its lease, hand in how it ended; for ever."""
+    """Be one slot: take a delivery, send it within its lease, hand in how it ended; for ever.
+
+    One cancel scope serves delivery after delivery, since one for each would be a good part of its cost;
+    cutting a delivery short ends the scope, and the slot goes on with a new one.
+    """
     loop = asyncio.get_running_loop()
     while True:
-        delivery = await flight.handoff.get()
-        if delivery.ended is None and loop.time() < delivery.lease_ends:
-            delivery.began_at = loop.time()
-            with anyio.CancelScope(deadline=delivery.lease_ends) as delivery.scope:
-                delivery.outcome = await _sent(sender, delivery.job)
-            delivery.scope = None
-        if delivery.outcome is not None:
-            # noted here, not with the report: nobody may claim for the free slot before the endpoint rests
-            if pause_s := rest.note(delivery.outcome):
-                events.emit(Held(round(pause_s * 1000), delivery.outcome.error))
-        elif delivery.ended is None:
-            delivery.ended = Ended.LAPSED
-        flight.landed(delivery)
+        delivery: Delivery | None = None
+        with anyio.CancelScope() as scope:
+            while True:
+                delivery = None
+                delivery = await flight.handoff.get()
+                if delivery.ended is None and loop.time() < delivery.lease_ends:
+                    delivery.began_at = loop.time()
+                    delivery.scope = scope
+                    delivery.outcome = await _sent(sender, delivery.job)
+                _land(flight, delivery, rest, events)
+        if delivery is not None:
+            _land(flight, delivery, rest, events)
+
+
+def _land(flight: Flight, delivery: Delivery, rest: EndpointRest, events: Events) -> None:
+    delivery.scope = None
+    if delivery.outcome is not None:
+        # noted here, not with the report: nobody may claim for the free slot before the endpoint rests
+        if pause_s := rest.note(delivery.outcome):
+            events.emit(Held(round(pause_s * 1000), delivery.outcome.error))
+    elif delivery.ended is None:
+        delivery.ended = Ended.LAPSED
+    flight.landed(delivery)
 
 
 async def _sent(sender: Sender, job: LeasedJob) -> Outcome:

@@ -3,12 +3,13 @@
 import os
 
 from asyncqueue.clock import Clock
-from asyncqueue.errors import ConfigError
-from asyncqueue.stores.base import Rules, Store
+from asyncqueue.errors import ConfigError, UnsupportedConnection
+from asyncqueue.stores.base import AsyncOutbox, Rules, Store, SyncOutbox
+from asyncqueue.stores.sqlite import outbox as sqlite_outbox
 from asyncqueue.stores.sqlite.connection import Profile
 from asyncqueue.stores.sqlite.store import SqliteStore
 
-__all__ = ["open_store"]
+__all__ = ["open_store", "outbox_for"]
 
 _POSTGRES = ("postgresql:", "postgres:")
 _SQLITE = "sqlite:///"
@@ -34,3 +35,24 @@ async def open_store(
     if "://" in where or not where or where.startswith(":memory:") or "\0" in where:
         raise ConfigError(f"not a queue: {where!r}: give the path of a file")
     return await SqliteStore.open(where, clock=clock, profile=profile, rules=rules, create=create)
+
+
+def outbox_for(connection: object) -> SyncOutbox | AsyncOutbox:
+    """Return the outbox of a caller's own connection.
+
+    Raises `UnsupportedConnection` for an object that is no connection of a known kind.
+    """
+    found = sqlite_outbox.outbox_for(connection)
+    if found is None and _comes_from(connection, "sqlalchemy"):
+        from asyncqueue.stores import alchemy  # noqa: PLC0415 - SQLAlchemy is installed only where it is used
+
+        found = alchemy.outbox_for(connection)
+    if found is None:
+        name = type(connection).__qualname__
+        kinds = "a sqlite3 or aiosqlite connection, or a SQLAlchemy connection or session"
+        raise UnsupportedConnection(f"the outbox takes {kinds}, not an object of type {name}")
+    return found
+
+
+def _comes_from(connection: object, package: str) -> bool:
+    return any(cls.__module__.partition(".")[0] == package for cls in type(connection).__mro__)

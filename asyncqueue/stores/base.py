@@ -7,15 +7,28 @@ verbs called on one `Transaction` commit together or not at all. The store's clo
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
+from asyncqueue.clock import Clock, SystemClock
 from asyncqueue.errors import Conflict, NotDead, QueueFull
 from asyncqueue.job import HistoryRow, Job, LeasedJob, NewJob, Note, Redrive, Release, Renew, Report
 from asyncqueue.lifecycle import Reason, Status
 
-__all__ = ["Claim", "JobFilter", "Rules", "Stats", "Store", "Transaction"]
+__all__ = [
+    "AsyncOutbox",
+    "Claim",
+    "JobFilter",
+    "Rules",
+    "Stats",
+    "Store",
+    "SyncOutbox",
+    "Terms",
+    "Transaction",
+]
 
 T = TypeVar("T")
+
+_CLOCK: Final = SystemClock()  # one for all callers without a store, so that it never runs backwards among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,42 @@ class Stats:
     def live(self) -> int:
         """Return how many jobs still need a delivery: pending and leased."""
         return self.pending + self.leased
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms an outbox takes a job.
+
+    `clock` decides the time, unless the database's own does; `max_pending` is how many jobs may wait, None for no
+    bound; `committed` is called after the caller's commit, by connections that can tell, and must not raise.
+    """
+
+    clock: Clock = _CLOCK
+    max_pending: int | None = None
+    committed: Callable[[], None] | None = None
+
+
+@runtime_checkable
+class SyncOutbox(Protocol):
+    """A caller's own connection, as the place where jobs are put; it is borrowed for one call."""
+
+    def enqueue(self, job: NewJob, terms: Terms) -> bool:
+        """Insert a checked job within the caller's open transaction: True if it is new, False if it is there.
+
+        Never begins, commits or rolls back, and leaves the transaction usable whatever it raises: `Conflict`,
+        `QueueFull`, `NoTransaction`, `NotAQueue`, `NewerSchema`, `StoreClosed`, `StoreBusy`, `StoreError`. Only
+        where the database itself gives the whole transaction up is it gone, and the error says so.
+        """
+        ...
+
+
+@runtime_checkable
+class AsyncOutbox(Protocol):
+    """A caller's own async connection; the same law as `SyncOutbox`."""
+
+    async def enqueue_async(self, job: NewJob, terms: Terms) -> bool:
+        """See `SyncOutbox.enqueue`."""
+        ...
 
 
 class Transaction(Protocol):
@@ -174,6 +223,11 @@ class Transaction(Protocol):
 
 class Store(Protocol):
     """An open database of jobs."""
+
+    @property
+    def terms(self) -> Terms:
+        """The terms for an outbox beside this store: its clock and its bound."""
+        ...
 
     async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
         """Run `work` in one short write transaction and return its result; shielded against cancellation.

@@ -91,8 +91,11 @@ class Batcher(Generic[Request, Answer]):
 
     async def _work(self) -> None:
         try:
-            while batch := self._next_batch():
-                await self._run_batch(batch)
+            while self._waiting:
+                if batch := self._next_batch():
+                    await self._run_batch(batch)
+                # Those who were just answered run before this task does: they may be back with their next request.
+                await asyncio.sleep(0)
         finally:  # only if this task itself was cancelled, as a closing event loop does
             self._waiting, left = deque(), self._waiting
             for entry in left:
@@ -147,7 +150,7 @@ class _Call:
 
     @property
     def has_effect(self) -> bool:
-        """Whether the transaction may wait for something else than its verbs."""
+        """Whether it runs code of its caller, which may wait for anything."""
         return self.verb == "finish" and any(report.effect is not None for report in self.items)
 
 

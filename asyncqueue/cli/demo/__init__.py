@@ -32,7 +32,7 @@ __all__ = ["demo"]
     "--keep",
     type=click.Path(),
     metavar="DIR",
-    help="Work in DIR, which must be new or empty, and leave both databases there.",
+    help="Work in DIR, which must be new or empty, and leave both databases and all events there.",
 )
 @as_json("the reconciliation as one JSON document")
 def demo(*, orders: str | None, keep: str | None, json_: bool) -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from subprocess import DEVNULL, PIPE
-from typing import Any
+from typing import Any, BinaryIO
 
 import anyio
 from anyio.abc import Process
@@ -48,10 +48,10 @@ class Child:
             raise Failed(f"the {self.name} did not start: it said {line[:200]!r}")
         return record
 
-    async def listen(self) -> None:
-        """Sum up its events until it ends."""
+    async def listen(self, log: BinaryIO) -> None:
+        """Sum up its events until it ends, and keep them in `log`."""
         if self._process.stdout is not None:
-            await read_records(self._process.stdout, self.tally, self.name)
+            await read_records(self._process.stdout, self.tally, self.name, log.write)
 
     async def kill(self) -> int:
         """Send SIGKILL and return the exit code once the process is gone."""

@@ -47,6 +47,7 @@ class Story:
         self._db = str(folder / "jobs.db")
         self._inbox = str(folder / "inbox.db")
         self._orders = orders
+        self._folder = folder
 
     async def run(self) -> Reconciliation:
         """Run the story. Raises `Failed` if it could not be told to its end within a minute."""
@@ -70,9 +71,11 @@ class Story:
                     await children.enter_async_context(started(name, self._dispatcher(name, url), stdin=True))
                     for name in ("first", "second")
                 ]
+                everyone = (receiver, victim, survivor)
+                logs = [children.enter_context((self._folder / f"{c.name}.jsonl").open("wb")) for c in everyone]
                 group = await children.enter_async_context(anyio.create_task_group())
-                for child in (receiver, victim, survivor):
-                    group.start_soon(child.listen)
+                for child, log in zip(everyone, logs, strict=True):
+                    group.start_soon(child.listen, log)
                 await _sends_are_under_way(victim, url, put_in.new, show)
                 victim_code = await victim.kill()
                 held = await _held_by(queue, victim.owner)

@@ -107,7 +107,7 @@ def check_path(path: str | os.PathLike[str], *, create: bool) -> Path:
     return where.resolve()  # SQLite names its journal after the real file: so does the gate
 
 
-def translated(error: sqlite3.Error, path: Path) -> Exception:
+def translated(error: sqlite3.Error, path: Path | str) -> StoreError:
     """Return the typed error for a driver error; the message is one line."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _BUSY:
@@ -193,7 +193,7 @@ class Database:
         self.profile = profile
         self.busy_retries = 0
         self._pid = os.getpid()
-        self._turn = anyio.Lock()
+        self._turn = anyio.Lock(fast_acquire=True)
         self._gate: Gate | None = None  # made once the file is known to be ours: it leaves a side file
         self._is_closed = False
         self._writer: aiosqlite.Connection | None = None  # None while open: lost, the next write connects again
@@ -242,7 +242,7 @@ class Database:
         has run the transaction ends first, and a cancellation is raised after it (its outcome is then unknown
         to the caller). Raises `StoreBusy` after `patience_ms`, `StoreFull`, `StoreError`.
         """
-        return await self._write(lambda until: self._transaction(work, until))
+        return await self._write(lambda until: shielded(self._transaction(work, until)))
 
     async def _write(self, transact: Callable[[float], Coroutine[Any, Any, T]]) -> T:
         self._check_usable()
@@ -250,7 +250,7 @@ class Database:
         async with self._turn:
             await self._enter_gate(patient_until)
             try:
-                return await shielded(transact(patient_until))
+                return await transact(patient_until)
             finally:
                 if self._gate is not None:
                     self._gate.leave()
@@ -329,14 +329,15 @@ class Database:
         return result
 
     async def _inline(self, work: Work[T], patient_until: float) -> T:
+        # No shield around the hop: the driver's thread ends the transaction whether or not somebody still waits.
         writer = await self._healthy_writer()
+        done = _OneHop(work)
         try:
-            done = _OneHop(work)
             await self._patiently(lambda: writer.execute_fetchall(statements.BEGIN, done), patient_until)
             if not done.is_committed:  # a reader was in the way; the transaction is still open
                 await self._patiently(lambda: writer.execute_fetchall(statements.COMMIT), patient_until)
         except BaseException as error:
-            await self._roll_back(writer)
+            await shielded(self._roll_back(writer))  # comes after the hop in the driver's queue: waits for its end
             if isinstance(error, sqlite3.Error):
                 raise translated(error, self.path) from error
             raise

@@ -1,16 +1,17 @@
 """Bringing a file to the current schema: all steps in one write transaction, or none."""
 
 import sqlite3
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiosqlite
 
 from asyncqueue.errors import NewerSchema, NotAQueue
 from asyncqueue.stores.sqlite import statements
 
-__all__ = ["CONTRACT_SCRIPT", "PRODUCT_SCRIPT", "VERSION", "inspect", "migrate", "script"]
+__all__ = ["CONTRACT_SCRIPT", "PRODUCT_SCRIPT", "VERSION", "inspect", "judge", "migrate", "script"]
 
 VERSION: Final = 2  # of `PRAGMA user_version`; a contract file has 0
 CONTRACT_SCRIPT: Final = "0001_contract.sql"
@@ -50,7 +51,12 @@ async def inspect(connection: aiosqlite.Connection, path: Path) -> bool:
     Raises `NotAQueue` for a database of something else and `NewerSchema` for a file of a later version.
     """
     rows = list(await connection.execute_fetchall(statements.SCHEMA_STATE))
-    version, tables, jobs, redrives = rows[0]
+    return judge(tuple(rows[0]), path)
+
+
+def judge(state: Sequence[Any], path: Path | str) -> bool:
+    """Tell from a row of SCHEMA_STATE whether the database must be migrated. Raises as `inspect` does."""
+    version, tables, jobs, redrives = state
     columns = jobs.split(",") if jobs else []
     audit = redrives.split(",") if redrives else []
     is_contract = columns[: len(_JOBS)] == _JOBS and audit[: len(_REDRIVES)] == _REDRIVES

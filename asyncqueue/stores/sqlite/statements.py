@@ -11,6 +11,7 @@ __all__ = [
     "CANCEL",
     "CANCELLED",
     "CLAIM",
+    "CLAIMED",
     "COMMIT",
     "CONTRACT_AUDIT",
     "CONTRACT_CLAIM",
@@ -31,6 +32,7 @@ __all__ = [
     "ENQUEUE",
     "EXISTING",
     "FINISH",
+    "FINISH_OK",
     "GET",
     "HISTORY",
     "HISTORY_APPEND",
@@ -42,6 +44,7 @@ __all__ = [
     "PAUSE",
     "PENDING",
     "PICK",
+    "PICK_JSON",
     "PRAGMAS",
     "PURGE",
     "PURGEABLE",
@@ -58,6 +61,7 @@ __all__ = [
     "STATUS_OF",
     "SWEEP",
     "SWEEPABLE",
+    "VALID",
 ]
 
 # --- the contract layer (asyncqueue/worker.py), one job at a time --------------------------------------
@@ -150,10 +154,10 @@ SELECT value ->> 0, value ->> 1, 'pending', 0, value ->> 2, 0, :now + (value ->>
        value ->> 5, value ->> 6, value ->> 7, value ->> 8, :now
 FROM json_each(:jobs) WHERE true
 ON CONFLICT (id) DO NOTHING
-RETURNING id
 """
 EXISTING: Final = """
-SELECT id, qty, queue, kind, payload FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))
+SELECT json_group_array(json_array(id, qty, queue, kind, payload)) FROM jobs
+WHERE id IN (SELECT value FROM json_each(:ids))
 """
 
 PENDING: Final = "SELECT ifnull(sum(jobs), 0) FROM counts WHERE status = 'pending'"
@@ -213,6 +217,8 @@ SELECT seq, priority, status FROM (
 ORDER BY priority DESC, seq LIMIT :limit
 """
 
+PICK_JSON: Final = f"SELECT json_group_array(json_array(seq, priority, status)) FROM ({PICK})"  # noqa: S608 - constants
+
 # What a claim must know first, in one hop: jobs to sweep (at most :sweep) and the queues with live jobs that
 # are not paused.
 LOOK: Final = f"""
@@ -233,8 +239,12 @@ CLAIM: Final = """
 UPDATE jobs SET status = 'leased', attempts = attempts + 1, token = token + 1, owner = :owner,
   lease_until = min(:now + :lease_ms, deadline), reason = NULL
 WHERE seq IN (SELECT value FROM json_each(:seqs))
-RETURNING id, qty, owner, token, attempts, lease_until, queue, kind, payload, priority, max_attempts, deadline,
-  lease_until - :now, seq
+"""
+# In the order of :seqs.
+CLAIMED: Final = """
+SELECT json_group_array(json_array(jobs.id, qty, owner, token, attempts, lease_until, queue, kind, payload,
+  priority, max_attempts, deadline, lease_until - :now))
+FROM json_each(:seqs) AS item CROSS JOIN jobs ON jobs.seq = item.value
 """
 
 SWEEP: Final = """
@@ -278,6 +288,17 @@ FROM json_each(:items) AS item
 WHERE {_TICKET} AND (:late OR :now < jobs.lease_until)
 RETURNING id, status
 """  # noqa: S608 - a constant, joined from constants
+
+# The places in :items of the tickets that are valid now.
+VALID: Final = f"""
+SELECT json_group_array(item.key) FROM json_each(:items) AS item CROSS JOIN jobs
+WHERE {_TICKET} AND (:late OR :now < jobs.lease_until)
+"""  # noqa: S608 - a constant, joined from a constant
+FINISH_OK: Final = """
+UPDATE jobs SET status = 'done', reason = NULL, available_at = :now, finished_at = :now, owner = NULL,
+  lease_until = NULL
+WHERE id IN (SELECT value FROM json_each(:ids))
+"""
 
 RENEW: Final = f"""
 UPDATE jobs SET lease_until = min(max(lease_until, :now + (item.value ->> 5)), deadline)

@@ -1,0 +1,127 @@
+"""Enqueue inside the caller's own database transaction: business row and job commit together, or neither does.
+
+    with connection:                                    # sqlite3: commits, or rolls back
+        connection.execute("INSERT INTO orders ...")
+        outbox.enqueue(connection, "order-41", 3)
+
+    async with sessions.begin() as session:             # SQLAlchemy
+        session.add(Order(id="order-41", qty=3))
+        await outbox.enqueue_async(session, "order-41", 3, via=queue)
+
+The outbox never begins, commits or rolls back. Whatever it raises, the transaction is still the caller's to go on
+with or to roll back; only where SQLite itself gives it up (no room on the disk, say) is it gone, and the error
+says so.
+"""
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from asyncqueue.clock import Clock
+from asyncqueue.errors import UnsupportedConnection
+from asyncqueue.job import (
+    DEFAULT_KIND,
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_QUEUE,
+    DEFAULT_TTL_MS,
+    NewJob,
+    Range,
+    check_int,
+    encode_payload,
+)
+from asyncqueue.stores import outbox_for
+from asyncqueue.stores.base import AsyncOutbox, SyncOutbox, Terms
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    import aiosqlite
+    import sqlalchemy
+    from sqlalchemy import orm
+    from sqlalchemy.ext import asyncio as alchemy
+
+    from asyncqueue.queue import Queue
+
+__all__ = ["AsyncConnection", "SyncConnection", "enqueue", "enqueue_async"]
+
+SyncConnection: TypeAlias = "sqlite3.Connection | sqlalchemy.Connection | orm.Session | orm.scoped_session[Any]"
+AsyncConnection: TypeAlias = (
+    "aiosqlite.Connection | alchemy.AsyncConnection | alchemy.AsyncSession | alchemy.async_scoped_session[Any]"
+)
+
+_MAX_PENDING = Range(1, 2**63 - 1)
+
+
+def enqueue(  # noqa: PLR0913 - the job's own fields, all but two by name
+    connection: SyncConnection,
+    id: str,
+    qty: int,
+    *,
+    payload: Any = None,
+    queue: str = DEFAULT_QUEUE,
+    kind: str = DEFAULT_KIND,
+    priority: int = 0,
+    delay_ms: int = 0,
+    ttl_ms: int = DEFAULT_TTL_MS,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    via: "Queue | None" = None,
+    max_pending: int | None = None,
+    clock: Clock | None = None,
+) -> bool:
+    """Put one job in as part of `connection`'s open transaction; the same fields and answers as `Queue.enqueue`.
+
+    True: new, once the caller commits. False: the same job is there already, unchanged. Raises `Conflict`,
+    `InvalidJob` and `QueueFull` as `Queue.enqueue` does; `NoTransaction` if no transaction is open, `NotAQueue` if
+    the database was never opened by `Queue.open`, `NewerSchema`, `StoreClosed`, `UnsupportedConnection` for
+    another kind of object or database, and `StoreBusy` or another `StoreError` if the database cannot.
+
+    `via` names the open queue on the same database, if this process has one: its `max_pending` and its clock hold
+    unless others are given, and its dispatchers are woken by the commit of a SQLAlchemy session. Other connections
+    do not tell of their commit: dispatchers see it at their next poll (`poll_ms`, 25 by default), or at once after
+    `via.wake()`. SQLite connections belong to one thread; so does this call.
+    """
+    job = NewJob(id, qty, encode_payload(payload), queue, kind, priority, delay_ms, ttl_ms, max_attempts)
+    job.check()
+    terms = _terms(via, max_pending, clock)
+    outbox = outbox_for(connection)
+    if not isinstance(outbox, SyncOutbox):
+        raise UnsupportedConnection(f"{_name(connection)} is async: use `await outbox.enqueue_async(...)`")
+    return outbox.enqueue(job, terms)
+
+
+async def enqueue_async(  # noqa: PLR0913 - the job's own fields, all but two by name
+    connection: AsyncConnection,
+    id: str,
+    qty: int,
+    *,
+    payload: Any = None,
+    queue: str = DEFAULT_QUEUE,
+    kind: str = DEFAULT_KIND,
+    priority: int = 0,
+    delay_ms: int = 0,
+    ttl_ms: int = DEFAULT_TTL_MS,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    via: "Queue | None" = None,
+    max_pending: int | None = None,
+    clock: Clock | None = None,
+) -> bool:
+    """Put one job in as part of an async `connection`'s open transaction; see `enqueue`.
+
+    A caller that is cancelled here does not know whether its transaction has the job: it should roll back.
+    """
+    job = NewJob(id, qty, encode_payload(payload), queue, kind, priority, delay_ms, ttl_ms, max_attempts)
+    job.check()
+    terms = _terms(via, max_pending, clock)
+    outbox = outbox_for(connection)
+    if not isinstance(outbox, AsyncOutbox):
+        raise UnsupportedConnection(f"{_name(connection)} is not async: use `outbox.enqueue(...)`, without await")
+    return await outbox.enqueue_async(job, terms)
+
+
+def _terms(via: "Queue | None", max_pending: int | None, clock: Clock | None) -> Terms:
+    terms = Terms() if via is None else via.outbox_terms
+    if max_pending is not None:
+        check_int("max_pending", max_pending, _MAX_PENDING)
+    return Terms(clock or terms.clock, terms.max_pending if max_pending is None else max_pending, terms.committed)
+
+
+def _name(connection: object) -> str:
+    return f"{type(connection).__module__.partition('.')[0]}'s {type(connection).__name__}"
