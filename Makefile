@@ -50,6 +50,8 @@ soak: $(STAMP)  ## Kill dispatchers and the receiver, ROUNDS=20 times; then work
 bench: $(STAMP)  ## The short benchmarks; each prints ratios within one run
 	$(BIN)/python -m benchmarks.bench_claim
 	$(BIN)/python -m benchmarks.bench_contention
+	$(BIN)/python -m benchmarks.bench_claim_race
+	$(BIN)/python -m benchmarks.bench_effects
 	$(BIN)/python -m benchmarks.bench_dispatch
 	$(BIN)/python -m benchmarks.bench_memory
 
