@@ -174,8 +174,8 @@ class Transaction(Protocol):
 
         A report with an effect runs it inside this transaction, in a savepoint with the settlement: a stale ticket
         does not run its effect, and an effect that raises undoes both, leaves the job leased and is answered with
-        its own error (not raised), with `BadEffect` if it tried to end the transaction. Reports on one job are taken
-        in their order.
+        its own error (not raised), with `BadEffect` if it tried to end the transaction. Reports on one job are
+        taken in their order.
 
         Stale: the job is not leased, or quantity, owner, token or attempt differ, or (unless the store was
         opened with `late="accept"`) the lease is over. `lease_until` is not compared: renewals move it.
@@ -191,7 +191,7 @@ class Transaction(Protocol):
         ...
 
     async def note(self, notes: Sequence[Note]) -> list[None]:
-        """Add history rows for attempts that make no report; the jobs stay as they are, unknown ids leave no row."""
+        """Add history rows for attempts without a report; the jobs stay as they are, unknown ids leave no row."""
         ...
 
     async def cancel(self, ids: Sequence[str]) -> list[Status | None]:
@@ -202,7 +202,7 @@ class Transaction(Protocol):
         ...
 
     async def redrive(self, redrives: Sequence[Redrive]) -> list[bool | NotDead]:
-        """Put dead jobs back with a fresh budget and an audit row each; NotDead, naming the status, for all others."""
+        """Put dead jobs back with a fresh budget and an audit row each; NotDead with the status for others."""
         ...
 
     async def sweep(self, limit: int) -> int:
