@@ -92,6 +92,7 @@ HOT = {
     "EXISTING": {"sqlite_autoindex_jobs_1"},
     "SWEEPABLE": {"jobs_deadline", "jobs_spent"},
     "PICK": {"jobs_walk_coarse", "jobs_walk_fine"},
+    "PICK_JSON": {"jobs_walk_coarse", "jobs_walk_fine"},
     "LOOK": {"jobs_walk_coarse", "jobs_deadline", "jobs_spent"},
     "PICK_JSON": {"jobs_walk_coarse", "jobs_walk_fine"},
     "CLAIM": {"INTEGER PRIMARY KEY"},
