@@ -99,6 +99,7 @@ def test_stats_as_json_and_as_a_table(run, db):
         "queues",
         "live",
         "total",
+        "details",
     }
     assert record["queues"]["mail"] == {"pending": 1, "leased": 0, "done": 0, "dead": 0}
     assert (record["live"], record["total"]) == (2, 2)
