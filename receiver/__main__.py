@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import os
 import signal
 import sys
 from typing import Any
@@ -49,6 +50,11 @@ KEEPALIVE_S = (
     help="How long a stop waits for requests in flight, in seconds.",
 )
 @click.option("--allow-unsigned", is_flag=True, help="Listen beyond loopback although requests are not signed.")
+@click.option(
+    "--stop-with-stdin",
+    is_flag=True,
+    help="Also stop when standard input ends, as it does when the parent process has died.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, also on a terminal.")
 def cli(**options: Any) -> None:
     """Run an idempotent inbox on INBOX_DB, a SQLite file that is made if missing.
@@ -72,6 +78,7 @@ async def _serve(  # noqa: PLR0913 - the command's options
     body_timeout_s: float,
     grace_s: float,
     allow_unsigned: bool,
+    stop_with_stdin: bool,
     as_json: bool,
 ) -> None:
     from aiohttp import web  # noqa: PLC0415 - `--help` stays quick
@@ -87,6 +94,8 @@ async def _serve(  # noqa: PLR0913 - the command's options
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping)
+    if stop_with_stdin:
+        _stop_with_stdin(loop, stopping)
     try:
         await runner.setup()
         await _listen(web.TCPSite(runner, host, port), host, port)
@@ -101,6 +110,18 @@ def _on_signal(stopping: asyncio.Event) -> None:
     if stopping.is_set():
         raise SystemExit(1)  # asked twice: at once
     stopping.set()
+
+
+def _stop_with_stdin(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    def read() -> None:
+        if not os.read(0, 4_096):
+            loop.remove_reader(0)
+            stopping.set()
+
+    try:
+        loop.add_reader(0, read)
+    except OSError:  # a file or nothing at all: there is nothing to wait for
+        stopping.set()
 
 
 async def _listen(site: Any, host: str, port: int) -> None:

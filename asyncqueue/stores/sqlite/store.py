@@ -309,7 +309,7 @@ class SqliteTransaction:
                 done.discard(redrive.id)
                 answers.append(True)
             else:
-                answers.append(_not_dead(redrive.id, statuses.get(redrive.id)))
+                answers.append(NotDead.of(redrive.id, statuses.get(redrive.id)))
         return answers
 
     async def sweep(self, limit: int) -> int:
@@ -563,8 +563,3 @@ def _job(row: Sequence[Any]) -> Job:
     seq, job_id, qty, status, *middle = row
     middle[7] = None if middle[7] is None else Reason(middle[7])
     return Job(seq, job_id, qty, Status(status), *middle)
-
-
-def _not_dead(job_id: str, status: str | None) -> NotDead:
-    what = "does not exist" if status is None else f"is {status}"
-    return NotDead(f"job {job_id} {what}: only a dead job can be redriven")
