@@ -40,8 +40,9 @@ format: $(STAMP)  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## Write docs/lifecycle.md from the table in lifecycle.py
+docs: $(STAMP)  ## Write docs/lifecycle.md and docs/cli.md from the code
 	$(BIN)/python docs/make_lifecycle.py
+	$(BIN)/python docs/make_cli.py
 
 soak: $(STAMP)  ## Kill dispatchers and the receiver, ROUNDS=20 times; then workers from within
 	$(BIN)/python -m tests.system.soak --rounds $(ROUNDS)

@@ -63,7 +63,20 @@ class InvalidJob(AsyncQueueError, ValueError):
 
 
 class NotDead(AsyncQueueError, ValueError):
-    """A redrive named a job that does not exist or is not dead; nothing was changed."""
+    """A redrive named a job that does not exist or is not dead; nothing was changed.
+
+    `status` is what the job is, None if there is none or if it is not known.
+    """
+
+    def __init__(self, message: str, *, status: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @classmethod
+    def of(cls, job_id: str, status: str | None) -> "NotDead":
+        """Return the error for a job in this status, None for a job that does not exist."""
+        what = "does not exist" if status is None else f"is {status}"
+        return cls(f"job {job_id} {what}: only a dead job can be redriven", status=status)
 
 
 class UnknownJob(AsyncQueueError, LookupError):

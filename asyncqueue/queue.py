@@ -102,9 +102,9 @@ class Queue:
         `late="accept"` takes a report after its lease ran out, as long as nobody took the job over; the default
         refuses it. `history="all"` keeps a row for plain successes too. `max_pending` bounds the jobs that wait:
         enqueue then raises `QueueFull`. `dedup_ms` is the dedup horizon: a purge below it warns, since the id of
-        a purged job is forgotten and would be taken for a new one. `journal` is `delete` (synchronous=EXTRA) or
-        `wal` (FULL). `patience_ms` bounds the wait for other writers. Raises `ConfigError`, `NotAQueue`,
-        `NewerSchema`, `StoreBusy`.
+        a purged job is forgotten and would be taken for a new one. `journal` is `delete` (synchronous=EXTRA),
+        `wal` (FULL) or `keep` to leave a file's own mode alone. `patience_ms` bounds the wait for other writers.
+        Raises `ConfigError`, `NotAQueue`, `NewerSchema`, `StoreBusy`.
         """
         if late not in ("strict", "accept"):
             raise ConfigError(f"late must be 'strict' or 'accept', not {late!r}")
@@ -264,11 +264,19 @@ class Queue:
         The holder of its lease is stale at once and learns of it at its next renewal. Raises `UnknownJob`; an
         unknown id leaves no trace.
         """
-        check_id("id", id)
-        before = (await self._batches.cancel((id,)))[0]
+        before = (await self.cancel_many((id,)))[0]
         if before is None:
             raise UnknownJob(f"there is no job {id}")
         return before in (Status.PENDING, Status.LEASED)
+
+    async def cancel_many(self, ids: Sequence[str]) -> "list[Status | None]":
+        """Cancel several jobs with one commit; the status that each had before, None for an unknown id.
+
+        Those that were pending or leased are dead now; see `cancel`.
+        """
+        for job_id in ids:
+            check_id("id", job_id)
+        return await self._batches.cancel(ids) if ids else []
 
     async def wait(self, id: str, timeout_ms: int | None = None) -> Job:
         """Return the job once it is done or dead, whoever ends it.
@@ -575,6 +583,9 @@ def _job_filter(
 ) -> JobFilter:
     if older_than_ms is not None:
         check_int("older_than_ms", older_than_ms, PRODUCT.delay_ms)
+    for name in ("queue", "kind", "id_prefix"):
+        if rest.get(name) is not None:
+            check_id(name, rest[name])
     try:
         return JobFilter(
             status=None if status is None else Status(status),

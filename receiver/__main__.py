@@ -76,6 +76,11 @@ _FLUSH_S: Final = 0.5  # for an answer that is being written when the grace is o
     help="How long a stop waits for requests in flight, in seconds.",
 )
 @click.option("--allow-unsigned", is_flag=True, help="Listen beyond loopback although requests are not signed.")
+@click.option(
+    "--stop-with-stdin",
+    is_flag=True,
+    help="Also stop when standard input ends, as it does when the parent process has died.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, also on a terminal.")
 def cli(**options: Any) -> None:
     """Run an idempotent inbox on INBOX_DB, a SQLite file that is made if missing.
@@ -102,6 +107,7 @@ async def _serve(  # noqa: PLR0913 - the command's options
     idle_s: float,
     grace_s: float,
     allow_unsigned: bool,
+    stop_with_stdin: bool,
     as_json: bool,
 ) -> None:
     from aiohttp import web  # noqa: PLC0415 - `--help` stays quick
@@ -120,6 +126,8 @@ async def _serve(  # noqa: PLR0913 - the command's options
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, _on_signal, number, stopping)
+    if stop_with_stdin:
+        _stop_with_stdin(stopping)
     with await _bound(host, port, allow_unsigned=allow_unsigned) as bound:  # first: a port in use changes no file
         runner = web.AppRunner(app, shutdown_timeout=_FLUSH_S)
         try:
@@ -142,6 +150,20 @@ def _on_signal(number: int, stopping: asyncio.Event) -> None:
     if stopping.is_set():
         os._exit(128 + number)  # asked twice: at once; the file is as safe as under SIGKILL
     stopping.set()
+
+
+def _stop_with_stdin(stopping: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        if not os.read(0, 4_096):
+            loop.remove_reader(0)
+            stopping.set()
+
+    try:
+        loop.add_reader(0, read)
+    except OSError:  # a file or nothing at all: there is nothing to wait for
+        stopping.set()
 
 
 async def _bound(host: str, port: int, *, allow_unsigned: bool) -> socket.socket:

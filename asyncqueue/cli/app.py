@@ -12,6 +12,8 @@ from asyncqueue.cli.enqueue import enqueue
 from asyncqueue.cli.failure import PIPE_GONE
 from asyncqueue.cli.jobs import job
 from asyncqueue.cli.options import examples
+from asyncqueue.cli.purge import purge
+from asyncqueue.cli.queues import queue
 from asyncqueue.cli.stats import stats
 
 __all__ = ["cli"]
@@ -64,5 +66,5 @@ def cli() -> None:
     """
 
 
-for _command in (enqueue, dispatch, stats, job, dlq, demo):
+for _command in (enqueue, dispatch, stats, queue, job, dlq, purge, demo):
     cli.add_command(_command)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from asyncqueue.cli.options import INTEGER, as_json, database, examples
+from asyncqueue.cli.options import INTEGER, as_json, database, examples, journal
 from asyncqueue.cli.settings import DispatchSettings
 from asyncqueue.job import DEFAULT_LEASE_MS
 
@@ -90,12 +90,20 @@ __all__ = ["dispatch"]
     help="How often an idle dispatcher looks for jobs of other processes.",
 )
 @click.option(
-    "--journal",
-    type=click.Choice(["delete", "wal"]),
-    default="delete",
+    "--late",
+    type=click.Choice(["strict", "accept"]),
+    default="strict",
     show_default=True,
-    help="SQLite journal: delete (synchronous EXTRA) or wal (FULL).",
+    help="A report after its lease ran out: stale, or taken if nobody took the job over.",
 )
+@click.option(
+    "--history",
+    type=click.Choice(["failures", "all"]),
+    default="failures",
+    show_default=True,
+    help="Which attempts the timeline of a job keeps: those that failed, or plain successes too.",
+)
+@journal
 @click.option(
     "--stop-with-stdin",
     is_flag=True,

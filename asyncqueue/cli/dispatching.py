@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from typing import Any
 
 import anyio
@@ -35,7 +35,7 @@ def run(settings: DispatchSettings) -> None:
 
 
 async def _one(settings: DispatchSettings) -> None:
-    async with Queue.open(settings.db, journal=settings.journal, create=False) as queue:
+    async with _opened(settings) as queue:
         _dispatcher(queue, settings, Events())  # every mistake is told before anything is drawn
         with ExitStack() as resources:
             events = Events(await _listener(settings, queue, resources))
@@ -47,7 +47,7 @@ async def _one(settings: DispatchSettings) -> None:
 
 async def _many(settings: DispatchSettings) -> None:
     live = None
-    async with Queue.open(settings.db, journal=settings.journal, create=False) as queue:
+    async with _opened(settings) as queue:
         _dispatcher(queue, settings, Events())  # every mistake is told once, by the parent
         if _wants_view(settings) and settings.drain:
             live = (await queue.stats()).live
@@ -57,6 +57,17 @@ async def _many(settings: DispatchSettings) -> None:
     tally = Tally()
     with LiveView(f"{settings.processes} dispatchers", tally, live):
         await Supervisor(settings, tally).run()
+
+
+def _opened(settings: DispatchSettings) -> AbstractAsyncContextManager[Queue]:
+    return Queue.open(
+        settings.db,
+        late=settings.late,
+        history=settings.history,
+        journal=settings.journal,
+        force_wal=settings.force_wal,
+        create=False,
+    )
 
 
 def _dispatcher(queue: Queue, settings: DispatchSettings, events: Events) -> Dispatcher:

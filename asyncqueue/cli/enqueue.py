@@ -1,5 +1,6 @@
 """`asyncqueue enqueue`: one job from arguments, or a stream of JSON Lines."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ import click
 
 from asyncqueue.cli.ingest import Ingest, Summary
 from asyncqueue.cli.lines import parse_json
-from asyncqueue.cli.options import INTEGER, as_json, database, examples
+from asyncqueue.cli.options import INTEGER, as_json, check_journal, database, examples, journal
 from asyncqueue.cli.render import print_json
 from asyncqueue.errors import Conflict
 from asyncqueue.job import (
@@ -17,10 +18,13 @@ from asyncqueue.job import (
     DEFAULT_QUEUE,
     DEFAULT_TTL_MS,
     NewJob,
+    Range,
+    check_int,
     encode_payload,
     printable,
 )
-from asyncqueue.queue import Queue
+from asyncqueue.queue import SEQ_MAX, Queue
+from asyncqueue.stores.sqlite.connection import Journal
 
 __all__ = ["enqueue"]
 
@@ -74,6 +78,12 @@ _SHOWN_MAX = 5  # refused lines that the summary names; --rejects has them all
     show_default=True,
     help="Dead after this many failed attempts, 1 to 10000.",
 )
+@click.option(
+    "--max-pending",
+    type=INTEGER,
+    help="Take no new job while this many are pending in DB; the line or the job is refused.  [default: no bound]",
+)
+@journal
 @as_json("the result as one JSON document")
 def enqueue(  # noqa: PLR0913 - one parameter an option
     *,
@@ -83,6 +93,9 @@ def enqueue(  # noqa: PLR0913 - one parameter an option
     file: str | None,
     rejects: str | None,
     payload: str | None,
+    max_pending: int | None,
+    journal: Journal,
+    force_wal: bool,
     json_: bool,
     **fields: Any,
 ) -> None:
@@ -92,16 +105,23 @@ def enqueue(  # noqa: PLR0913 - one parameter an option
     1000000000. The same job again changes nothing; the same ID with another quantity, queue, kind or payload is a
     conflict. Lines of a file hold "id" and "qty", and may hold "payload", "queue", "kind", "priority", "delay_ms",
     "ttl_ms" and "max_attempts"; what a line leaves out is taken from the options. A bad line fails no other line:
-    exit code 1 if any was a conflict or invalid.
+    exit code 1 if any was a conflict, invalid, or refused by --max-pending.
     """
+    check_journal(journal, force_wal=force_wal)
+    if max_pending is not None:
+        check_int("--max-pending", max_pending, Range(1, SEQ_MAX))
+    opening = {"max_pending": max_pending, "journal": journal, "force_wal": force_wal}
     if file is None:
         _check_alone(id, qty, rejects)
         value = None if payload is None else parse_json(payload)
-        _one(db, NewJob(id or "", qty or 0, encode_payload(value), **fields), json_=json_)
+        _one(db, NewJob(id or "", qty or 0, encode_payload(value), **fields), opening, json_=json_)
     else:
         if id is not None or qty is not None or payload is not None:
             raise click.UsageError("give either ID and QTY (and --payload), or --file, not both")
-        _many(db, file, rejects, NewJob("", 0, None, **fields), json_=json_)
+        defaults = NewJob("", 0, None, **fields)
+        replace(defaults, id="any", qty=1).check()  # a wrong option is one error, not one on every line
+        ingest = Ingest(db, file, rejects, defaults, opening)
+        _many(ingest, rejects, json_=json_)
 
 
 def _check_alone(id: str | None, qty: int | None, rejects: str | None) -> None:
@@ -111,17 +131,17 @@ def _check_alone(id: str | None, qty: int | None, rejects: str | None) -> None:
         raise click.UsageError("--rejects needs --file")
 
 
-def _one(db: str, job: NewJob, *, json_: bool) -> None:
+def _one(db: str, job: NewJob, opening: Mapping[str, Any], *, json_: bool) -> None:
     job.check()  # before the database is made
-    result = "new" if anyio.run(_enqueue, db, job) else "duplicate"
+    result = "new" if anyio.run(_enqueue, db, job, opening) else "duplicate"
     if json_:
         print_json({"id": job.id, "qty": job.qty, "result": result})
     else:
         click.echo(f"{job.id}: {'enqueued' if result == 'new' else 'is there already, unchanged'}")
 
 
-async def _enqueue(db: str, job: NewJob) -> bool:
-    async with Queue.open(db) as queue:
+async def _enqueue(db: str, job: NewJob, opening: Mapping[str, Any]) -> bool:
+    async with Queue.open(db, **opening) as queue:
         answer = (await queue.enqueue_many([job]))[0]
     if isinstance(answer, Conflict):
         raise Conflict(f"{answer}: nothing was changed; use another id", job_id=job.id, fields=answer.fields)
@@ -130,9 +150,7 @@ async def _enqueue(db: str, job: NewJob) -> bool:
     raise answer
 
 
-def _many(db: str, file: str, rejects: str | None, defaults: NewJob, *, json_: bool) -> None:
-    replace(defaults, id="any", qty=1).check()  # a wrong option is one error, not one on every line
-    ingest = Ingest(db, file, rejects, defaults)
+def _many(ingest: Ingest, rejects: str | None, *, json_: bool) -> None:
     summary = anyio.run(ingest.run)
     if json_:
         print_json(summary.record())
@@ -146,6 +164,7 @@ def _print(summary: Summary, rejects: str | None) -> None:
     click.echo(
         f"{summary.lines} lines: {summary.new} new, {summary.duplicate} duplicate, "
         f"{summary.conflict} conflict, {summary.invalid} invalid"
+        + (f", {summary.full} refused by --max-pending" if summary.full else "")
     )
     for refusal in summary.first[:_SHOWN_MAX]:
         click.echo(f"  line {refusal.line}: {printable(refusal.error, 200)}")

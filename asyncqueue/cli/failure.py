@@ -66,7 +66,7 @@ def run(command: click.Command, arguments: Sequence[str]) -> NoReturn:
 
 
 def say(kind: str, text: str) -> None:
-    """Write one line to stderr, control and bidi characters escaped; `kind` is `error` or `note`."""
+    """Write one line to stderr, control and bidi characters escaped; `kind` is `error`, `warning` or `note`."""
     with contextlib.suppress(OSError, ValueError):
         click.echo(f"asyncqueue: {kind}: {printable(' '.join(text.split()), _MESSAGE_CHARS_MAX)}", err=True)
 

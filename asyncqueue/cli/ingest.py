@@ -3,9 +3,11 @@
 import json
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Final, Self, TextIO
 
 import anyio
@@ -28,7 +30,7 @@ _NAMED_MAX: Final = 100  # refused lines that a summary keeps in memory
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A line that was not taken; `kind` is `conflict` or `invalid`."""
+    """A line that was not taken; `kind` is `conflict`, `invalid` or `full`."""
 
     line: int
     kind: str
@@ -44,13 +46,14 @@ class Summary:
     duplicate: int = 0
     conflict: int = 0
     invalid: int = 0
+    full: int = 0
     qty: int = 0
     first: list[Refusal] = field(default_factory=list)
 
     @property
     def refused(self) -> int:
         """Return how many lines were not taken."""
-        return self.conflict + self.invalid
+        return self.conflict + self.invalid + self.full
 
     def record(self) -> dict[str, Any]:
         """Return the summary for JSON."""
@@ -60,11 +63,9 @@ class Summary:
 
     def refuse(self, line: Line, error: Conflict | InvalidJob | QueueFull) -> None:
         """Count a refused line."""
-        kind = "conflict" if isinstance(error, Conflict) else "invalid"
-        if kind == "conflict":
-            self.conflict += 1
-        else:
-            self.invalid += 1
+        kinds = ((Conflict, "conflict"), (QueueFull, "full"), (InvalidJob, "invalid"))
+        kind = next(name for cls, name in kinds if isinstance(error, cls))
+        setattr(self, kind, getattr(self, kind) + 1)
         if len(self.first) < _NAMED_MAX:
             self.first.append(Refusal(line.number, kind, str(error)))
 
@@ -76,7 +77,15 @@ class Ingest:
     that is the input, the database or one of its side files is refused: it would be overwritten.
     """
 
-    def __init__(self, db: str, file: str, rejects: str | None, defaults: NewJob) -> None:
+    def __init__(
+        self,
+        db: str,
+        file: str,
+        rejects: str | None,
+        defaults: NewJob,
+        opening: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self._opening = opening  # how to open the queue: arguments of `Queue.open`
         self._db = db
         self._file = file
         self._rejects = rejects
@@ -88,7 +97,7 @@ class Ingest:
         with ExitStack() as files:
             source = self._open_source(files)
             sink = self._open_rejects(files)
-            async with Queue.open(self._db) as queue:
+            async with Queue.open(self._db, **self._opening) as queue:
                 with _Bar(source) as bar:
                     await self._pump(queue, source, sink, bar)
         return self._summary

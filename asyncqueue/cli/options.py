@@ -1,15 +1,27 @@
 """Arguments and options that several commands share, so that they read and behave alike everywhere."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import click
 
+from asyncqueue.errors import ConfigError
 from asyncqueue.job import brief
 from asyncqueue.lifecycle import Reason, Status
+from asyncqueue.stores.sqlite.connection import Journal, Profile
 
-__all__ = ["INTEGER", "as_json", "database", "examples", "job_filters", "reads"]
+__all__ = [
+    "INTEGER",
+    "as_json",
+    "check_journal",
+    "database",
+    "examples",
+    "job_conditions",
+    "job_filters",
+    "journal",
+    "reads",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,21 +70,66 @@ def reads(what: str) -> Callable[[Command], Command]:
 
 def job_filters(*, status: bool) -> Callable[[Command], Command]:
     """Add the filters and the paging of a list of jobs."""
-
-    def add(command: Command) -> Command:
-        for option in reversed(_filters()[0 if status else 1 :]):
-            command = option(command)
-        return command
-
-    return add
+    first = [click.option("--status", type=_choice(Status), help="Only jobs in this status.")] if status else []
+    return lambda command: _added(command, [*first, *_conditions(), *_paging()])
 
 
-def _filters() -> list[Callable[[Any], Any]]:
+def job_conditions(command: Command) -> Command:
+    """Add the filters of an action on many jobs."""
+    return _added(command, _conditions())
+
+
+def journal(command: Command) -> Command:
+    """Add `--journal` and `--force-wal`; see `check_journal`."""
+    return _added(
+        command,
+        [
+            click.option(
+                "--journal",
+                type=click.Choice(["keep", "delete", "wal"]),
+                default="keep",
+                show_default=True,
+                help="SQLite journal: delete (synchronous EXTRA), wal (FULL), or keep what the file has (a new "
+                "one gets delete).",
+            ),
+            click.option(
+                "--force-wal",
+                is_flag=True,
+                help="With --journal wal: use it although this SQLite build has the WAL-reset bug.",
+            ),
+        ],
+    )
+
+
+def check_journal(journal: Journal, *, force_wal: bool) -> None:
+    """Raise `ConfigError` for a journal that would be refused, before anything is made."""
+    if force_wal and journal != "wal":
+        raise ConfigError("--force-wal goes with --journal wal alone")
+    Profile(journal, force_wal=force_wal).check()
+
+
+def _added(command: Command, options: Sequence[Callable[[Any], Any]]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _conditions() -> list[Callable[[Any], Any]]:
     return [
-        click.option("--status", type=_choice(Status), help="Only jobs in this status."),
         click.option("--queue", metavar="NAME", help="Only jobs of this queue."),
         click.option("--kind", metavar="NAME", help="Only jobs of this kind."),
         click.option("--reason", type=_choice(Reason), help="Only jobs with this reason."),
+        click.option("--id-prefix", metavar="TEXT", help="Only jobs whose id begins with TEXT."),
+        click.option(
+            "--older-than-ms",
+            type=INTEGER,
+            help="Only jobs that ended, or if they are live fell due, at least this long ago.",
+        ),
+    ]
+
+
+def _paging() -> list[Callable[[Any], Any]]:
+    return [
         click.option(
             "--after",
             "after_seq",

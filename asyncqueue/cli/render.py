@@ -15,7 +15,7 @@ from rich.text import Text
 
 from asyncqueue.job import Job, decode_payload, printable
 
-__all__ = ["cell", "console", "job_record", "print_json", "print_table", "time_text"]
+__all__ = ["cell", "console", "job_record", "print_json", "print_table", "span_text", "time_text"]
 
 _PIPE_WIDTH: Final = 10_000  # columns when nobody looks: no cell is ever wrapped or cut
 _MS_MAX: Final = 253_402_300_799_000  # the last second of the year 9999
@@ -40,6 +40,11 @@ def time_text(at_ms: int | None) -> str | None:
     if not 0 <= at_ms <= _MS_MAX:
         return str(at_ms)
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def span_text(span_ms: int | None) -> str | None:
+    """Return a span of milliseconds as seconds."""
+    return None if span_ms is None else f"{span_ms / 1000:.1f} s"
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from asyncqueue.cli.options import check_journal
 from asyncqueue.job import Range, check_id, check_int
 
 __all__ = ["DispatchSettings", "child_command"]
@@ -20,6 +21,8 @@ _NUMBERS: Final = (
     "grace_ms",
     "poll_ms",
 )
+_CHOICES: Final = ("ack", "late", "history", "journal")
+_FLAGS: Final = ("drain", "force_wal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,10 @@ class DispatchSettings:
     retry_cap_ms: int = 300_000
     grace_ms: int = 10_000
     poll_ms: int = 50
-    journal: Literal["delete", "wal"] = "delete"
+    late: Literal["strict", "accept"] = "strict"
+    history: Literal["failures", "all"] = "failures"
+    journal: Literal["keep", "delete", "wal"] = "keep"
+    force_wal: bool = False
     stop_with_stdin: bool = False
     json_: bool = False
 
@@ -52,7 +58,8 @@ class DispatchSettings:
         return min(_CONNECT_MS, self.timeout_ms) if given is None else given
 
     def check(self) -> None:
-        """Raise `InvalidJob` for a value that nobody else checks."""
+        """Raise `InvalidJob` or `ConfigError` for a value that nobody else checks, or not soon enough."""
+        check_journal(self.journal, force_wal=self.force_wal)
         check_int("--processes", self.processes, _PROCESSES)
         if self.owner_prefix:
             check_id("--owner-prefix", self.owner_prefix)
@@ -65,10 +72,9 @@ def child_command(settings: DispatchSettings) -> list[str]:
     values = [(name, getattr(settings, name)) for name in _NUMBERS]
     options = [f"--{name.replace('_', '-')}={value}" for name, value in values if value is not None]
     options += [f"--queue={name}" for name in settings.queues]
-    options += [f"--ack={settings.ack}", f"--journal={settings.journal}"]
+    options += [f"--{name}={getattr(settings, name)}" for name in _CHOICES]
     if settings.owner_prefix:
         options.append(f"--owner-prefix={settings.owner_prefix}")
-    if settings.drain:
-        options.append("--drain")
+    options += [f"--{name.replace('_', '-')}" for name in _FLAGS if getattr(settings, name)]
     command = [sys.executable, "-m", "asyncqueue", "dispatch", *options, "--json", "--stop-with-stdin"]
     return [*command, "--", settings.db, settings.url]

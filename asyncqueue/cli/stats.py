@@ -5,13 +5,13 @@ from dataclasses import asdict
 import anyio
 import click
 
+from asyncqueue.cli.opening import existing
 from asyncqueue.cli.options import examples, reads
-from asyncqueue.cli.render import cell, print_json, print_table
+from asyncqueue.cli.render import cell, print_json, print_table, span_text
 from asyncqueue.lifecycle import Status
-from asyncqueue.queue import Queue
 from asyncqueue.stores.base import Stats
 
-__all__ = ["stats"]
+__all__ = ["show_stats", "stats"]
 
 
 @click.command(
@@ -25,6 +25,11 @@ def stats(*, db: str, json_: bool) -> None:
     `ready` jobs are pending and due; `expired` ones are leased, but their lease is over (both are counted up to
     10000 a queue); `live` ones still need a delivery. `lag_ms` is how long the longest-waiting job has been due.
     """
+    show_stats(db, json_=json_)
+
+
+def show_stats(db: str, *, json_: bool) -> None:
+    """Print the counts of all queues."""
     found = anyio.run(_stats, db)
     if json_:
         print_json({**asdict(found), "live": found.live, "total": found.total})
@@ -33,7 +38,7 @@ def stats(*, db: str, json_: bool) -> None:
 
 
 async def _stats(db: str) -> Stats:
-    async with Queue.open(db, create=False) as queue:
+    async with existing(db) as queue:
         return await queue.stats(detail=True)
 
 
@@ -45,7 +50,7 @@ def _print(found: Stats) -> None:
     ]
     rows.append(("all", found.pending, found.leased, found.done, found.dead, found.total))
     print_table(columns, rows, numbers=columns[1:])
-    oldest = "none" if found.lag_ms is None else f"{found.lag_ms / 1000:.1f} s"
+    oldest = span_text(found.lag_ms) or "none"
     click.echo(
         f"\nlive {found.live}   ready {found.ready}   oldest ready {oldest}"
         f"   expired leases {found.expired}   redrives {found.redrives}"

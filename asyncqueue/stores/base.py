@@ -18,6 +18,7 @@ __all__ = [
     "AsyncOutbox",
     "Claim",
     "JobFilter",
+    "QueueDetail",
     "Rules",
     "Stats",
     "Store",
@@ -73,13 +74,23 @@ class JobFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueDetail:
+    """How one queue stands now; see `Stats`. A paused queue has no lag and nothing due."""
+
+    ready: int = 0
+    expired: int = 0
+    lag_ms: int | None = None
+    next_due_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """How many jobs are where, at a cost that does not grow with their number.
 
     `lag_ms` is how long the longest-waiting eligible job has been due (None if none is), `next_due_ms` the span to
     the next moment a live job falls due (0: now; None without live jobs in queues that are not paused). `redrives`
     counts audit rows. `ready` (pending and due) and `expired` (leased, the lease is gone) are counted only on
-    request, and only up to 10,000 per queue.
+    request, and only up to 10,000 per queue; `details` has them, lag and next due of each queue that has jobs.
     """
 
     pending: int = 0
@@ -93,6 +104,7 @@ class Stats:
     expired: int | None = None
     queues: dict[str, dict[str, int]] = field(default_factory=dict)
     paused: tuple[str, ...] = ()
+    details: dict[str, QueueDetail] = field(default_factory=dict)
 
     @property
     def total(self) -> int:

@@ -28,7 +28,7 @@ def run(tmp_path, environment) -> Run:
 
     def run(*arguments, stdin: str | bytes = b"", timeout: float = 50) -> "subprocess.CompletedProcess[str]":
         ended = subprocess.run(
-            [sys.executable, "-m", "asyncqueue", *map(str, arguments)],
+            [sys.executable, "-m", "asyncqueue", *(a if isinstance(a, bytes) else str(a) for a in arguments)],
             input=stdin if isinstance(stdin, bytes) else stdin.encode(),
             capture_output=True,
             cwd=tmp_path,

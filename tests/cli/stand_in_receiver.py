@@ -68,6 +68,8 @@ def main() -> None:
         sys.exit("no words")
     ready = {"event": "ready", "url": f"http://127.0.0.1:{server.server_port}/inbox"}
     print(json.dumps(ready), flush=True)
+    if "--stop-with-stdin" in sys.argv:
+        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     server.serve_forever()
 
 

@@ -17,7 +17,18 @@ READERS = [
     ("job", "list"),
     ("job", "show", "DB", "a"),
     ("dlq", "list"),
+    ("dlq", "show", "DB", "a"),
     ("dlq", "redrive", "DB", "a", "--note", "n"),
+    ("dlq", "redrive", "DB", "--all", "--note", "n", "--dry-run"),
+    ("queue", "list"),
+    ("queue", "stats"),
+    ("queue", "stats", "DB", "q"),
+    ("queue", "pause", "DB", "q"),
+    ("queue", "resume", "DB", "q"),
+    ("queue", "drain", "DB", "q"),
+    ("job", "cancel", "DB", "a"),
+    ("job", "wait", "DB", "a"),
+    ("purge", "DB", "--status", "done", "--older-than-ms", "604800000"),
     ("dispatch", "DB", "http://127.0.0.1:9/"),
     ("dispatch", "DB", "http://127.0.0.1:9/", "--processes", "2"),
 ]
@@ -43,6 +54,14 @@ def _ids(arguments):
 def test_a_missing_file_is_named_and_not_created(run, said, db, tmp_path, arguments):
     said(run(*_with_db(arguments, db)), 2, "jobs.db", "no such file")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", READERS, ids=_ids)
+def test_an_empty_file_is_not_turned_into_a_queue(run, said, db, tmp_path, arguments):
+    db.touch()
+    said(run(*_with_db(arguments, db)), 2, "jobs.db", "empty file")
+    assert db.stat().st_size == 0
+    assert list(tmp_path.iterdir()) == [db]
 
 
 @pytest.mark.parametrize("arguments", WRITERS, ids=_ids)
@@ -109,7 +128,40 @@ def test_a_read_only_file_is_refused(run, said, db, arguments):
         (("dlq", "redrive", "DB", "a", "b!", "--note", "n"), "id must be"),
         (("dlq", "redrive", "DB", "a", "--note", "n", "--actor", ""), "actor"),
         (("dlq", "redrive", "DB", "a", "--note", "n", "--ttl-ms", "0"), "ttl_ms"),
-        (("dlq", "redrive", "DB", "--note", "n"), "ID"),
+        (("dlq", "redrive", "DB", "--note", "n"), "--all"),
+        (("dlq", "redrive", "DB", "--note", "n", "--older-than-ms", "0"), "--all"),
+        (("dlq", "redrive", "DB", "a", "--all", "--note", "n"), "either IDs"),
+        (("dlq", "redrive", "DB", "a", "--queue", "q", "--note", "n"), "either IDs"),
+        (("dlq", "redrive", "DB", "a", "--rate", "5", "--note", "n"), "--rate"),
+        (("dlq", "redrive", "DB", "--all", "--kind", "k", "--note", "n"), "not both"),
+        (("dlq", "redrive", "DB", "--all", "--rate", "0", "--note", "n"), "rate must be"),
+        (("dlq", "redrive", "DB", "--all", "--rate", "nan", "--note", "n"), "rate must be"),
+        (("dlq", "redrive", "DB", "--id-prefix", "", "--note", "n"), "id_prefix must be"),
+        (("dlq", "redrive", "DB", "--queue", "a b", "--note", "n"), "queue must be"),
+        (("dlq", "redrive", "DB", "--reason", "bored", "--note", "n"), "bored"),
+        (("dlq", "list", "DB", "--older-than-ms", "-1"), "older_than_ms"),
+        (("dlq", "list", "DB", "--kind", b"\xff"), "kind must be"),
+        (("job", "list", "DB", "--id-prefix", "a%"), "id_prefix must be"),
+        (("dlq", "show", "DB", "a b"), "id must be"),
+        (("job", "cancel", "DB"), "ID"),
+        (("job", "cancel", "DB", "kept", "a b"), "id must be"),
+        (("job", "wait", "DB", "a b"), "id must be"),
+        (("job", "wait", "DB", "kept", "--timeout-ms", "-1"), "timeout_ms"),
+        (("queue", "pause", "DB", "a b"), "NAME must be"),
+        (("queue", "resume", "DB", ""), "NAME must be"),
+        (("queue", "stats", "DB", b"\xff"), "NAME must be"),
+        (("queue", "drain", "DB"), "NAME"),
+        (("queue", "drain", "DB", "default", "b!"), "NAME must be"),
+        (("queue", "drain", "DB", "default", "--timeout-ms", "-1"), "timeout-ms"),
+        (("purge", "DB", "--older-than-ms", "9"), "--status"),
+        (("purge", "DB", "--status", "done"), "--older-than-ms"),
+        (("purge", "DB", "--status", "pending", "--older-than-ms", "9"), "pending"),
+        (("purge", "DB", "--status", "done", "--older-than-ms", "0"), "--all"),
+        (("purge", "DB", "--status", "done", "--older-than-ms", "-1"), "older-than-ms"),
+        (("purge", "DB", "--status", "done", "--older-than-ms", "9", "--limit", "0"), "limit"),
+        (("dispatch", "DB", "http://127.0.0.1:9/", "--late", "never"), "never"),
+        (("dispatch", "DB", "http://127.0.0.1:9/", "--history", "none"), "none"),
+        (("dispatch", "DB", "http://127.0.0.1:9/", "--force-wal"), "--journal wal"),
         (("dispatch", "DB"), "URL"),
         (("dispatch", "DB", "not a url"), "http"),
         (("dispatch", "DB", "ftp://127.0.0.1/"), "http"),
@@ -174,6 +226,10 @@ def test_wrong_usage_changes_nothing(run, said, db, arguments, word):
         (("a", "1", "--file", "-"), "not both"),
         (("--file", "-", "--payload", "1"), "not both"),
         (("--file", "-", "--ttl-ms", "0"), "ttl_ms must be"),
+        (("a", "1", "--max-pending", "0"), "max-pending"),
+        (("a", "1", "--force-wal"), "--journal wal"),
+        (("--file", "-", "--rejects", "r", "--max-pending", "-1"), "max-pending"),
+        (("--file", "-", "--rejects", "r", "--journal", "off"), "off"),
         (("--file", "missing.jsonl"), "missing.jsonl"),
         (("--file", "."), "directory"),
         (("--file", "-", "--rejects", "no/such/folder"), "check the path"),

@@ -158,3 +158,25 @@ def test_the_example_in_the_repository_is_the_packaged_file(stand_in):
     example = ROOT / "examples" / "orders.jsonl"
     assert example.samefile(ROOT / "asyncqueue" / "demo_data" / "orders.jsonl")
     assert sum(json.loads(line)["qty"] for line in example.read_text().splitlines()) == 16_479
+
+
+def test_no_child_outlives_a_demo_that_is_killed(tmp_path, environment):
+    keep = tmp_path / "keep"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "asyncqueue", "demo", "--orders", str(_orders(tmp_path)), "--keep", str(keep)],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    ourselves = psutil.Process(process.pid)
+    while not (keep / "second.jsonl").exists():  # the last child is running
+        assert process.poll() is None
+    children = ourselves.children(recursive=True)
+    assert len(children) == 3
+    process.kill()
+    process.communicate()
+    gone, alive = psutil.wait_procs(children, timeout=30)
+    for child in alive:
+        child.kill()
+    assert (len(gone), alive) == (3, [])

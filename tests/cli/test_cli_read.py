@@ -66,7 +66,7 @@ def test_every_option_of_enqueue_reaches_the_row(run, db):
     options = ("--queue", "q", "--kind", "k", "--priority", -7, "--max-attempts", 3, "--ttl-ms", 90_000)
     assert run("enqueue", db, *options, "--delay-ms", 60_000, "--", "-a", 3).returncode == 0
     job = json.loads(run("job", "show", db, "--json", "--", "-a").stdout)
-    assert set(job) == JOB_KEYS
+    assert set(job) == JOB_KEYS | {"history"}
     assert {key: job[key] for key in ("id", "qty", "queue", "kind", "priority", "max_attempts", "payload")} == {
         "id": "-a",
         "qty": 3,
@@ -99,6 +99,7 @@ def test_stats_as_json_and_as_a_table(run, db):
         "queues",
         "live",
         "total",
+        "details",
     }
     assert record["queues"]["mail"] == {"pending": 1, "leased": 0, "done": 0, "dead": 0}
     assert (record["live"], record["total"]) == (2, 2)
@@ -142,8 +143,12 @@ def test_a_redrive_of_some_that_are_not_dead_does_the_rest_and_exits_1(run, dead
     run("enqueue", dead, "alive", 1)
     ended = run("dlq", "redrive", dead, "alive", "d2", "nowhere", "--note", "fixed")
     assert ended.returncode == 1
-    assert ended.stdout == "alive: not dead, left alone\nd2: redriven\nnowhere: not dead, left alone\n"
-    assert ended.stderr == "asyncqueue: error: 2 of 3 jobs do not exist or are not dead: alive, nowhere\n"
+    assert ended.stdout == (
+        "alive: pending, left alone\nd2: redriven\nnowhere: does not exist, left alone\n1 of 3 jobs redriven\n"
+    )
+    assert ended.stderr == (
+        "asyncqueue: error: 2 of 3 jobs do not exist or are not dead: alive (pending), nowhere (does not exist)\n"
+    )
     assert json.loads(run("stats", dead, "--json").stdout)["redrives"] == 1
 
 

@@ -205,3 +205,16 @@ async def test_wait_refuses_a_timeout_that_is_none(queue, timeout_ms):
     await queue.enqueue("a", 1)
     with pytest.raises(InvalidJob, match="timeout_ms"):
         await queue.wait("a", timeout_ms)
+
+
+async def test_cancel_many_tells_what_each_job_was_before(queue):
+    for job_id in ("leased", "pending"):
+        await queue.enqueue(job_id, 1)
+    (leased,) = await queue.claim("w")
+    await queue.enqueue("done", 1, priority=1)
+    (other,) = await queue.claim("w")
+    await queue.finish(other, "ok")
+    before = await queue.cancel_many(["pending", "leased", "done", "nobody"])
+    assert before == [Status.PENDING, Status.LEASED, Status.DONE, None]
+    assert await queue.renew(leased) is None
+    assert await queue.cancel_many([]) == []

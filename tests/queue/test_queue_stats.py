@@ -2,12 +2,13 @@
 
 import asyncio
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncqueue import worker
 from asyncqueue.clock import ManualClock
-from asyncqueue.errors import AsyncQueueError
+from asyncqueue.errors import AsyncQueueError, InvalidJob
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 from tests.store.conftest import Raw
@@ -189,3 +190,27 @@ async def test_stats_of_an_empty_queue_are_all_nothing(queue):
     stats = await queue.stats(detail=True)
     assert (stats.total, stats.live, stats.lag_ms, stats.next_due_ms, stats.redrives) == (0, 0, None, None, 0)
     assert (stats.ready, stats.expired, stats.queues, stats.paused) == (0, 0, {}, ())
+
+
+async def test_detail_tells_each_queue_by_itself(queue, clock):
+    await queue.enqueue("a", 1, queue="old")
+    clock.advance(700)
+    await queue.enqueue("b", 1, queue="new")
+    await queue.enqueue("c", 1, queue="later", delay_ms=90)
+    await queue.enqueue("d", 1, queue="resting")
+    await queue.pause("resting")
+    found = (await queue.stats(detail=True)).details
+    assert {name: (d.ready, d.expired, d.lag_ms, d.next_due_ms) for name, d in found.items()} == {
+        "old": (1, 0, 700, 0),
+        "new": (1, 0, 0, 0),
+        "later": (0, 0, None, 90),
+        "resting": (1, 0, None, None),
+    }
+    assert (await queue.stats()).details == {}
+
+
+@pytest.mark.parametrize("name", ["queue", "kind", "id_prefix"])
+async def test_filters_take_only_names(queue, name):
+    for value in ("", "a b", "\udcff", 1):
+        with pytest.raises(InvalidJob, match=name):
+            await queue.list(**{name: value})

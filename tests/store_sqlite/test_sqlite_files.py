@@ -123,6 +123,36 @@ async def test_missing_file_is_refused_with_create_off_and_not_made(path):
     assert names(path.parent) == []
 
 
+def make_empty(path):
+    path.touch()
+
+
+def make_without_tables(path):
+    make_foreign(path, script="CREATE TABLE users (id INTEGER PRIMARY KEY); DROP TABLE users")
+
+
+@pytest.mark.parametrize("make", [make_empty, make_without_tables])
+async def test_a_database_without_tables_is_no_queue_unless_one_may_be_made(path, make):
+    make(path)
+    before = picture(path.parent)
+    with pytest.raises(NotAQueue, match="empty"):
+        await Queue.open(path, create=False)
+    assert picture(path.parent) == before
+    async with Queue.open(path) as queue:
+        assert await queue.enqueue("a", 1)
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+async def test_keep_leaves_the_journal_as_it_is_also_while_others_use_the_file(path, journal):
+    async with Queue.open(path, journal=journal, force_wal=True) as queue:
+        await queue.enqueue("a", 1)
+        async with Queue.open(path, journal="keep", patience_ms=500) as other:
+            assert (await other.stats()).pending == 1
+            assert await other.cancel("a")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == (journal,)
+
+
 async def test_missing_folder_is_named_and_not_made(tmp_path):
     with pytest.raises(NotAQueue, match="folder"):
         await Queue.open(tmp_path / "no" / "jobs.db")

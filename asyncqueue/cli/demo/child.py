@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from subprocess import DEVNULL, PIPE
+from subprocess import PIPE
 from typing import Any, BinaryIO
 
 import anyio
@@ -70,14 +70,12 @@ class Child:
 
 
 @asynccontextmanager
-async def started(name: str, command: list[str], *, stdin: bool) -> AsyncIterator[Child]:
+async def started(name: str, command: list[str]) -> AsyncIterator[Child]:
     """Run `command`; whatever happens, the process is gone after the block. Its stderr is ours.
 
-    With `stdin` it gets a pipe that ends when this process does, however that ends.
+    Its stdin is a pipe that ends when this process does, however that ends.
     """
-    process = await anyio.open_process(
-        command, stdin=PIPE if stdin else DEVNULL, stdout=PIPE, stderr=None, start_new_session=True
-    )
+    process = await anyio.open_process(command, stdin=PIPE, stdout=PIPE, stderr=None, start_new_session=True)
     try:
         yield Child(name, process)
     finally:
@@ -88,5 +86,5 @@ async def started(name: str, command: list[str], *, stdin: bool) -> AsyncIterato
 
 
 def receiver_command(inbox: str) -> list[str]:
-    """Return the command of a receiver on a free port of this host."""
-    return [sys.executable, "-m", "receiver", inbox, "--port", "0"]
+    """Return the command of a receiver on a free port of this host; it stops when its stdin ends."""
+    return [sys.executable, "-m", "receiver", inbox, "--port", "0", "--stop-with-stdin"]

@@ -63,12 +63,10 @@ class Story:
         put_in = await self._enqueue()
         with _bar(put_in.new) as show, anyio.move_on_after(_PATIENCE_S) as patience:
             async with AsyncExitStack() as children, Queue.open(self._db, create=False) as queue:
-                receiver = await children.enter_async_context(
-                    started("receiver", receiver_command(self._inbox), stdin=False)
-                )
+                receiver = await children.enter_async_context(started("receiver", receiver_command(self._inbox)))
                 url = await _url(receiver)
                 victim, survivor = [
-                    await children.enter_async_context(started(name, self._dispatcher(name, url), stdin=True))
+                    await children.enter_async_context(started(name, self._dispatcher(name, url)))
                     for name in ("first", "second")
                 ]
                 everyone = (receiver, victim, survivor)

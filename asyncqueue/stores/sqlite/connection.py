@@ -35,7 +35,7 @@ from asyncqueue.stores.sqlite.gate import Gate
 __all__ = ["Database", "Journal", "Profile", "check_path", "has_wal_reset_bug", "translated"]
 
 T = TypeVar("T")
-Journal = Literal["delete", "wal"]
+Journal = Literal["delete", "wal", "keep"]
 Work = Callable[[Any], Awaitable[T]]
 """Statements in an open write transaction: `await connection.execute_fetchall(sql, parameters)`."""
 
@@ -58,8 +58,9 @@ class Profile:
 
     `journal="delete"` runs with synchronous=EXTRA: FULL can lose the last acknowledged commit at a power
     cut, since it never syncs the directory after the journal's unlink. `journal="wal"` runs with FULL and is
-    refused on builds with the WAL-reset bug unless `force_wal`. `patience_ms` bounds all waiting for the
-    write turn. `gate=False` leaves the turn to SQLite's locks alone (see benchmarks/bench_contention.py).
+    refused on builds with the WAL-reset bug unless `force_wal`. `journal="keep"` leaves a file in the mode that
+    it has (a new one gets delete), with EXTRA, which is enough for either. `patience_ms` bounds all waiting for
+    the write turn. `gate=False` leaves the turn to SQLite's locks alone (see benchmarks/bench_contention.py).
     """
 
     journal: Journal = "delete"
@@ -69,13 +70,15 @@ class Profile:
 
     def check(self) -> None:
         """Raise `ConfigError` for an unknown journal, no patience, or WAL on a build with the bug."""
-        if self.journal not in ("delete", "wal"):
-            raise ConfigError(f"journal must be 'delete' or 'wal', not {self.journal!r}")
+        if self.journal not in ("delete", "wal", "keep"):
+            raise ConfigError(f"journal must be 'delete', 'wal' or 'keep', not {self.journal!r}")
         if self.patience_ms < 1:
             raise ConfigError("patience_ms must be at least 1")
         if self.journal == "wal" and has_wal_reset_bug() and not self.force_wal:
             version = sqlite3.sqlite_version
-            raise ConfigError(f"SQLite {version} has the WAL-reset bug: use journal='delete' or force_wal=True")
+            raise ConfigError(
+                f"SQLite {version} has the WAL-reset bug: use the delete journal, or force it (force_wal)"
+            )
 
 
 def check_path(path: str | os.PathLike[str], *, create: bool) -> Path:

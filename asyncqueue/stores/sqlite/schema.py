@@ -45,13 +45,17 @@ def script(name: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-async def inspect(connection: aiosqlite.Connection, path: Path) -> bool:
+async def inspect(connection: aiosqlite.Connection, path: Path, *, create: bool = True) -> bool:
     """Tell whether the file must be migrated; only reads.
 
-    Raises `NotAQueue` for a database of something else and `NewerSchema` for a file of a later version.
+    Raises `NotAQueue` for a database of something else (and, unless `create`, for one without any table, as an
+    empty file is) and `NewerSchema` for a file of a later version.
     """
     rows = list(await connection.execute_fetchall(statements.SCHEMA_STATE))
-    return judge(tuple(rows[0]), path)
+    must_migrate = judge(tuple(rows[0]), path)
+    if not create and not rows[0][1]:
+        raise NotAQueue(f"{path}: an empty file, not a queue")
+    return must_migrate
 
 
 def judge(state: Sequence[Any], path: Path | str) -> bool:
@@ -71,13 +75,13 @@ def judge(state: Sequence[Any], path: Path | str) -> bool:
     return True
 
 
-async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
+async def migrate(connection: aiosqlite.Connection, path: Path, *, create: bool = True) -> None:
     """Make or migrate the tables; runs inside the caller's write transaction, so racing processes queue up.
 
     Raises as `inspect` does, since the file may have changed since then; the caller's rollback then leaves it
     as it was.
     """
-    if not await inspect(connection, path):
+    if not await inspect(connection, path, create=create):
         return
     for name in (CONTRACT_SCRIPT, PRODUCT_SCRIPT):
         for statement in script(name):

@@ -26,6 +26,7 @@ __all__ = [
     "COUNT",
     "COUNT_DEAD",
     "DATA_VERSION",
+    "DUE_BY_QUEUE",
     "EFFECT_BEGIN",
     "EFFECT_END",
     "EFFECT_UNDO",
@@ -132,6 +133,7 @@ WHERE id = :id AND status = 'dead'
 PRAGMAS: Final = {
     "delete": ("PRAGMA journal_mode=DELETE", "PRAGMA synchronous=EXTRA"),
     "wal": ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL"),
+    "keep": ("PRAGMA journal_mode", "PRAGMA synchronous=EXTRA"),
 }
 BEGIN: Final = "BEGIN IMMEDIATE"
 COMMIT: Final = "COMMIT"
@@ -415,7 +417,7 @@ STATS: Final = "SELECT queue, status, jobs FROM counts WHERE jobs > 0"
 REDRIVES: Final = "SELECT rows_now FROM totals WHERE name = 'redrives'"
 
 # The smallest due time over all coarse buckets that hold live jobs: two seeks a bucket.
-NEXT_DUE: Final = """
+_WALK: Final = """
 WITH RECURSIVE walk(q, p, b, due) AS (
   SELECT queue, priority, bucket, due FROM (
     SELECT queue, priority, seq >> 14 AS bucket,
@@ -440,6 +442,11 @@ WITH RECURSIVE walk(q, p, b, due) AS (
      ORDER BY queue, priority DESC, seq >> 14,
        CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1)))
 )
+"""
+NEXT_DUE: Final = f"""{_WALK}
 SELECT min(due) FROM walk WHERE q NOT IN (SELECT name FROM queues WHERE paused)
   AND (:queues IS NULL OR q IN (SELECT value FROM json_each(:queues)))
-"""
+"""  # noqa: S608 - a constant, joined from constants
+DUE_BY_QUEUE: Final = f"""{_WALK}
+SELECT q, min(due) FROM walk WHERE q NOT IN (SELECT name FROM queues WHERE paused) GROUP BY q
+"""  # noqa: S608 - a constant, joined from constants

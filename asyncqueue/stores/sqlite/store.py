@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sqlite3
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -30,7 +31,7 @@ from asyncqueue.job import (
     printable,
 )
 from asyncqueue.lifecycle import Reason, Status
-from asyncqueue.stores.base import Claim, JobFilter, Rules, Stats, Terms, Transaction
+from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
 from asyncqueue.stores.sqlite import schema, statements
 from asyncqueue.stores.sqlite.connection import Database, Profile
 from asyncqueue.stores.sqlite.offers import array, compared, full, new_row
@@ -308,7 +309,7 @@ class SqliteTransaction:
                 done.discard(redrive.id)
                 answers.append(True)
             else:
-                answers.append(_not_dead(redrive.id, statuses.get(redrive.id)))
+                answers.append(NotDead.of(redrive.id, statuses.get(redrive.id)))
         return answers
 
     async def sweep(self, limit: int) -> int:
@@ -412,12 +413,12 @@ class SqliteStore:
         where = Path(path)
 
         async def inspect(connection: aiosqlite.Connection) -> None:
-            await schema.inspect(connection, where)
+            await schema.inspect(connection, where, create=create)
 
         database = await Database.open(
             path,
             profile or Profile(),
-            lambda connection: schema.migrate(connection, where),
+            lambda connection: schema.migrate(connection, where, create=create),
             inspect=inspect,
             create=create,
         )
@@ -474,27 +475,35 @@ class SqliteStore:
         totals = {str(status): sum(counts[status] for counts in queues.values()) for status in Status}
         (due,) = (await self._database.read(statements.NEXT_DUE, {"queues": None}))[0]
         ((redrives,),) = await self._database.read(statements.REDRIVES)
-        ready, expired = await self._eligible(queues, now_ms) if detail else (None, None)
+        details = await self._details(queues, now_ms) if detail else {}
         paused = tuple(name for name, is_paused in (await self.queues()).items() if is_paused)
         return Stats(
             **totals,
             lag_ms=now_ms - due if due is not None and due <= now_ms else None,
             next_due_ms=None if due is None else max(0, due - now_ms),
             redrives=redrives,
-            ready=ready,
-            expired=expired,
+            ready=sum(each.ready for each in details.values()) if detail else None,
+            expired=sum(each.expired for each in details.values()) if detail else None,
             queues=queues,
             paused=paused,
+            details=details,
         )
 
-    async def _eligible(self, queues: Iterable[str], now_ms: int) -> tuple[int, int]:
-        """Return how many eligible jobs are pending and how many leased, each queue counted up to a bound."""
-        found = dict.fromkeys(map(str, Status), 0)
+    async def _details(self, queues: Iterable[str], now_ms: int) -> dict[str, QueueDetail]:
+        """Return the detail of each queue; its eligible jobs, pending and leased, are counted up to a bound."""
+        due = dict(await self._database.read(statements.DUE_BY_QUEUE))
+        details: dict[str, QueueDetail] = {}
         for queue in queues:
             asked = {"queue": queue, "now": now_ms, "limit": _DETAIL_MAX, "kinds": None}
-            for _seq, _priority, status in await self._database.read(statements.PICK, asked):
-                found[status] += 1
-        return found[Status.PENDING], found[Status.LEASED]
+            found = Counter(row[2] for row in await self._database.read(statements.PICK, asked))
+            at_ms = due.get(queue)
+            details[queue] = QueueDetail(
+                ready=found[Status.PENDING],
+                expired=found[Status.LEASED],
+                lag_ms=now_ms - at_ms if at_ms is not None and at_ms <= now_ms else None,
+                next_due_ms=None if at_ms is None else max(0, at_ms - now_ms),
+            )
+        return details
 
     def _filter(self, wanted: JobFilter) -> dict[str, Any]:
         age_ms = wanted.older_than_ms
@@ -554,8 +563,3 @@ def _job(row: Sequence[Any]) -> Job:
     seq, job_id, qty, status, *middle = row
     middle[7] = None if middle[7] is None else Reason(middle[7])
     return Job(seq, job_id, qty, Status(status), *middle)
-
-
-def _not_dead(job_id: str, status: str | None) -> NotDead:
-    what = "does not exist" if status is None else f"is {status}"
-    return NotDead(f"job {job_id} {what}: only a dead job can be redriven")

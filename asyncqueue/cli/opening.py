@@ -1,0 +1,23 @@
+"""How a command opens a queue that is there: nothing is created, and the file keeps its journal mode."""
+
+from contextlib import AbstractAsyncContextManager
+
+from asyncqueue.cli.failure import Failed
+from asyncqueue.queue import Queue
+
+__all__ = ["existing", "no_such_job", "no_such_queue"]
+
+
+def existing(db: str) -> AbstractAsyncContextManager[Queue]:
+    """Open the queue in the file `db`. Raises `NotAQueue` if there is none."""
+    return Queue.open(db, journal="keep", create=False)
+
+
+def no_such_job(db: str, id: str) -> Failed:
+    """Return the error for an id that nobody has."""
+    return Failed(f"job {id}: no such job in {db}: see 'asyncqueue job list'")
+
+
+def no_such_queue(db: str, name: str) -> Failed:
+    """Return the error for a queue that was never used."""
+    return Failed(f"queue {name}: no such queue in {db}: see 'asyncqueue queue list'")
