@@ -462,9 +462,14 @@ class Queue:
         """
         return await self._store.stats(detail=detail)
 
-    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
-        """Return how long until the next live job (of `queues`) falls due (0: now), None if no job is live."""
-        return await self._store.next_due_ms(queues)
+    async def next_due_ms(
+        self, queues: Sequence[str] | None = None, kinds: Sequence[str] | None = None
+    ) -> int | None:
+        """Return how long until the next live job (of `queues`, of `kinds`) falls due (0: now), None without one.
+
+        With `kinds` the cost may grow with the number of live jobs.
+        """
+        return await self._store.next_due_ms(queues, kinds)
 
     async def version(self) -> int:
         """Return a number that changes when another connection has committed; cheap."""
