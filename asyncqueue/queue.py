@@ -407,14 +407,20 @@ class Queue:
         count, left = 0, SEQ_MAX if limit is None else limit
         while left > 0:
             size = min(_PURGE_SET, left)
-            purged = await self._purge_set(Status(status), older_than_ms, size)
+            purged = await self.purge_set(Status(status), older_than_ms, size)
             count, left = count + purged, left - purged
             if purged < size:
                 break
             await asyncio.sleep(_PURGE_PAUSE_S)
         return count
 
-    async def _purge_set(self, status: Status, older_than_ms: int, size: int) -> int:
+    @property
+    def dedup_ms(self) -> int:
+        """The dedup horizon that this queue was opened with."""
+        return self._dedup_ms
+
+    async def purge_set(self, status: Status, older_than_ms: int, size: int) -> int:
+        """Delete up to `size` jobs, in one short transaction and without a warning; see `purge`."""
         return await self._store.write(lambda transaction: transaction.purge(status, older_than_ms, size))
 
     async def get(self, id: str) -> Job | None:

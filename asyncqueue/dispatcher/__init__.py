@@ -2,7 +2,8 @@
 
 from asyncqueue.dispatcher.flight import Counts
 from asyncqueue.dispatcher.handle import Context, Handler, in_thread
+from asyncqueue.dispatcher.purge import Retention
 from asyncqueue.dispatcher.run import Dispatcher, Health
 from asyncqueue.dispatcher.settle import Sender
 
-__all__ = ["Context", "Counts", "Dispatcher", "Handler", "Health", "Sender", "in_thread"]
+__all__ = ["Context", "Counts", "Dispatcher", "Handler", "Health", "Retention", "Sender", "in_thread"]

@@ -123,7 +123,7 @@ class HandlerCarrier:
 def _meaning(answer: object) -> Outcome:
     if answer is True:
         return _ACKNOWLEDGED
-    if isinstance(answer, Effect):
+    if isinstance(answer, Effect) and callable(answer.work):  # without work it would pass for a plain success
         return Outcome(Verdict.OK, Certainty.ACCEPTED, effect=answer.work)
     return _unclear(f"the handler returned {answer!r}, not True")
 

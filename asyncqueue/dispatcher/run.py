@@ -22,13 +22,15 @@ from asyncqueue.dispatcher.flight import Counts, Ended, Flight
 from asyncqueue.dispatcher.lane import Lane
 from asyncqueue.dispatcher.lapse import LapseChore
 from asyncqueue.dispatcher.loop import Chore, Loop
+from asyncqueue.dispatcher.note import NoteChore
+from asyncqueue.dispatcher.purge import PurgeChore, Retention, warn_below_horizon
 from asyncqueue.dispatcher.renew import RenewChore
 from asyncqueue.dispatcher.route import Deliver, Route
 from asyncqueue.dispatcher.settle import ReportChore, serve_slot
 from asyncqueue.dispatcher.sweep import SweepChore
 from asyncqueue.errors import ConfigError
 from asyncqueue.events import Events, Started, Stopped, Stopping
-from asyncqueue.job import DEFAULT_LEASE_MS, PRODUCT, Range, check_id, check_int
+from asyncqueue.job import DEFAULT_LEASE_MS, PRODUCT, Note, Range, check_id, check_int
 from asyncqueue.queue import Queue, new_owner
 from asyncqueue.retry import RetryPolicy
 
@@ -36,6 +38,7 @@ __all__ = ["Dispatcher", "Health"]
 
 _CONCURRENCY: Final = Range(1, 10_000)
 _REPORT_GRACE_S: Final = 5.0  # for the last reports, after the last send was cut short
+_NOTE_GRACE_S: Final = 0.5  # for the last notes
 _TIMEOUT_MARGIN_MS: Final = 1_000  # between the end of an attempt and the end of its lease
 _RAW_TIMEOUT_MS: Final = 1_000  # the client's own rounding of timeouts
 _PASSES_MISSED_MAX: Final = 3
@@ -58,7 +61,8 @@ class Dispatcher:
     itself when it fails, and `limits` may bound how many of a kind are under way at once.
     `concurrency` (1-10000) bounds the sends at one moment; claims never exceed free slots. `lease_ms` must exceed
     the sender's `timeout_ms` by more than two seconds. `poll_ms` is how often an idle dispatcher looks for commits
-    of other processes; `grace_ms` how long a stop waits for sends in flight. The owner id is random per
+    of other processes; `grace_ms` how long a stop waits for sends in flight; `retention` lets ended jobs be
+    forgotten. The owner id is random per
     dispatcher, with an optional readable prefix. Raises `ConfigError`.
     """
 
@@ -76,11 +80,15 @@ class Dispatcher:
         grace_ms: int = 10_000,
         events: Events | None = None,
         limits: Mapping[str, int] | None = None,
+        retention: Retention | None = None,
     ) -> None:
         _check(concurrency, lease_ms, poll_ms, grace_ms)
         self._lanes = Route(queue, concurrency, lease_ms).lanes(deliver, limits)
         _check_timeouts(self._lanes, lease_ms)
         _check_names(queues, owner_prefix)
+        if retention is not None:
+            warn_below_horizon(retention, queue)
+        self._retention = retention
         self.owner = new_owner(owner_prefix)
         self._queue = queue
         self._concurrency = concurrency
@@ -193,18 +201,22 @@ class Dispatcher:
             unsubscribe()
             self._begin_afresh()
             c = self.counts
-            self._events.emit(Stopped(c.claimed, c.done, c.retried, c.dead, c.stale, c.lost, c.released))
+            self._events.emit(Stopped(c.claimed, c.done, c.retried, c.dead, c.stale, c.lost, c.released, c.left))
 
     def _make_loops(self, *, drain: bool) -> None:
         """Make a loop for each chore, and let what happens wake who must act on it."""
         flight, queue = self._flight, self._queue
+        self._notes = NoteChore(queue)
         chores: list[tuple[Chore, float]] = [
             (self._claim, 5.0),
-            (ReportChore(queue, flight, self._policy, self._events), 1.0),
+            (ReportChore(queue, flight, self._policy, self._events, self._note), 1.0),
+            (self._notes, 1.0),
             (RenewChore(queue, flight, self._lease_ms), self._lease_ms / 1000 / 12),
             (LapseChore(flight), 0.1),
             (SweepChore(queue), 30.0),
         ]
+        if self._retention is not None:
+            chores.append((PurgeChore(queue, self._retention), 60.0))
         if drain:
             drained = partial(self.stop, "drained")
             whose = {"queues": self._queues, "kinds": kinds_of(self._lanes)}
@@ -226,6 +238,10 @@ class Dispatcher:
         if "drain" in self._loops:
             self._loops["drain"].wake()
 
+    def _note(self, note: Note) -> None:
+        self._notes.add(note)
+        self._loops["note"].wake()
+
     def _nudge(self) -> None:
         self._claim.nudge()
         self._loops["claim"].wake()
@@ -242,6 +258,8 @@ class Dispatcher:
             delivery.end(Ended.STOPPED)
         with anyio.move_on_after(_REPORT_GRACE_S):
             await self._landed()
+        with anyio.move_on_after(_NOTE_GRACE_S):
+            await self._notes.run_once()
 
     async def _landed(self) -> None:
         """Wait until every lease that is held, or being claimed just now, was reported."""

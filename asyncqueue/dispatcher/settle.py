@@ -7,13 +7,14 @@ about the same time, and the claim that refills their slots, share one commit.
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from typing import Protocol
 
 import anyio
 
 from asyncqueue.dispatcher.flight import Delivery, Ended, Flight
 from asyncqueue.events import Events, Held, LeaseLost, Released, Settled
-from asyncqueue.job import LeasedJob, Release, Report, printable
+from asyncqueue.job import LeasedJob, Note, Release, Report, printable
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.retry import Certainty, Outcome, RetryPolicy, Verdict, decide
@@ -99,8 +100,11 @@ class ReportChore:
 
     name = "report"
 
-    def __init__(self, queue: Queue, flight: Flight, policy: RetryPolicy, events: Events) -> None:
+    def __init__(
+        self, queue: Queue, flight: Flight, policy: RetryPolicy, events: Events, note: Callable[[Note], None]
+    ) -> None:
         self._queue = queue
+        self._note = note
         self._flight = flight
         self._policy = policy
         self._events = events
@@ -148,8 +152,7 @@ class ReportChore:
         elif isinstance(decision, Release):
             self._releases.append((delivery, decision))
         else:
-            self._settled(delivery, None)
-            self._flight.drop((delivery,))
+            self._left(delivery)
 
     async def _give_back(self) -> None:
         answers = await self._queue.release_many([release for _delivery, release in self._releases])
@@ -168,7 +171,7 @@ class ReportChore:
         if outcome is None:
             return
         if status is None:
-            counts.stale += outcome.verdict is not Verdict.LEAVE
+            counts.stale += 1
         elif status is Status.DONE:
             counts.done += 1
         elif status is Status.DEAD:
@@ -177,6 +180,15 @@ class ReportChore:
             counts.retried += 1
         if self._events:
             self._tell(delivery, outcome, status)
+
+    def _left(self, delivery: Delivery) -> None:
+        """Leave the lease to run out; the history learns of it when it can."""
+        self._flight.counts.left += 1
+        if delivery.outcome is not None:
+            self._note(Note(delivery.job, delivery.outcome.failure()))
+            if self._events:
+                self._tell(delivery, delivery.outcome, None)
+        self._flight.drop((delivery,))
 
     def _lost(self, delivery: Delivery) -> None:
         self._flight.counts.lost += 1
