@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from asyncqueue import outbox as outbox
-    from asyncqueue.dispatcher import Dispatcher
+    from asyncqueue.dispatcher import Context, Dispatcher, Retention, in_thread
     from asyncqueue.dispatcher.send import HttpSender
     from asyncqueue.errors import (
         AsyncQueueError,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         Retryable,
         UnsupportedConnection,
     )
-    from asyncqueue.job import Job, LeasedJob, NewJob, Ticket
+    from asyncqueue.job import Effect, Job, LeasedJob, NewJob, Ticket
     from asyncqueue.queue import Queue
     from asyncqueue.retry import RetryPolicy
 
@@ -31,7 +31,9 @@ __all__ = [
     "AsyncQueueError",
     "BadAck",
     "Conflict",
+    "Context",
     "Dispatcher",
+    "Effect",
     "HttpSender",
     "InvalidJob",
     "Job",
@@ -43,21 +45,27 @@ __all__ = [
     "Permanent",
     "Queue",
     "QueueFull",
+    "Retention",
     "RetryPolicy",
     "Retryable",
     "Ticket",
     "UnsupportedConnection",
+    "in_thread",
 ]
 
 _HOME: Final = {
+    "Context": "asyncqueue.dispatcher",
     "Dispatcher": "asyncqueue.dispatcher",
+    "Effect": "asyncqueue.job",
     "HttpSender": "asyncqueue.dispatcher.send",
     "Job": "asyncqueue.job",
     "LeasedJob": "asyncqueue.job",
     "NewJob": "asyncqueue.job",
     "Queue": "asyncqueue.queue",
+    "Retention": "asyncqueue.dispatcher",
     "RetryPolicy": "asyncqueue.retry",
     "Ticket": "asyncqueue.job",
+    "in_thread": "asyncqueue.dispatcher",
 }
 
 

@@ -128,6 +128,7 @@ class Stopped(Event):
     stale: int
     lost: int
     released: int
+    left: int = 0
 
 
 Subscriber = Callable[[Event], None]

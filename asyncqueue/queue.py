@@ -417,14 +417,20 @@ class Queue:
         while left > 0:
             size = min(_PURGE_SET, left)
             started = self._loop.time()
-            purged = await self._purge_set(Status(status), older_than_ms, size)
+            purged = await self.purge_set(Status(status), older_than_ms, size)
             count, left = count + purged, left - purged
             if purged < size:
                 break
             await asyncio.sleep(max(_PURGE_PAUSE_MIN_S, self._loop.time() - started))
         return count
 
-    async def _purge_set(self, status: Status, older_than_ms: int, size: int) -> int:
+    @property
+    def dedup_ms(self) -> int:
+        """The dedup horizon that this queue was opened with."""
+        return self._dedup_ms
+
+    async def purge_set(self, status: Status, older_than_ms: int, size: int) -> int:
+        """Delete up to `size` jobs, in one short transaction and without a warning; see `purge`."""
         return await self._store.write(lambda transaction: transaction.purge(status, older_than_ms, size))
 
     async def get(self, id: str) -> Job | None:
@@ -472,9 +478,14 @@ class Queue:
         """
         return await self._store.stats(detail=detail)
 
-    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
-        """Return how long until the next live job (of `queues`) falls due (0: now), None if no job is live."""
-        return await self._store.next_due_ms(queues)
+    async def next_due_ms(
+        self, queues: Sequence[str] | None = None, kinds: Sequence[str] | None = None
+    ) -> int | None:
+        """Return how long until the next live job (of `queues`, of `kinds`) falls due (0: now), None without one.
+
+        With `kinds` the cost may grow with the number of live jobs.
+        """
+        return await self._store.next_due_ms(queues, kinds)
 
     async def version(self) -> int:
         """Return a number that changes when another connection has committed; cheap."""

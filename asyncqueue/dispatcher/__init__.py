@@ -1,7 +1,9 @@
 """The dispatcher: one chore a file, one task group, one way to stop."""
 
 from asyncqueue.dispatcher.flight import Counts
+from asyncqueue.dispatcher.handle import Context, Handler, in_thread
+from asyncqueue.dispatcher.purge import Retention
 from asyncqueue.dispatcher.run import Dispatcher, Health
-from asyncqueue.dispatcher.settle import Handler, Sender
+from asyncqueue.dispatcher.settle import Sender
 
-__all__ = ["Counts", "Dispatcher", "Handler", "Health", "Sender"]
+__all__ = ["Context", "Counts", "Dispatcher", "Handler", "Health", "Retention", "Sender", "in_thread"]

@@ -14,22 +14,26 @@ class DrainChore:
 
     name = "drain"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - wired once, by the dispatcher
         self,
         queue: Queue,
         flight: Flight,
         claim: ClaimChore,
         *,
         queues: Sequence[str] | None,
+        kinds: Sequence[str] | None,
         drained: Callable[[], None],
     ) -> None:
         self._queue = queue
         self._flight = flight
         self._claim = claim
         self._queues = queues
+        self._kinds = kinds
         self._drained = drained
 
     async def run_once(self) -> None:
-        """Tell once nothing is held here and no live job is left, be it delayed or leased to others."""
-        if self._claim.idle and not self._flight.held and await self._queue.next_due_ms(self._queues) is None:
+        """Tell once nothing is held here and no live job of ours is left, be it delayed or leased to others."""
+        if not self._claim.idle or self._flight.held:
+            return
+        if await self._queue.next_due_ms(self._queues, self._kinds) is None:
             self._drained()

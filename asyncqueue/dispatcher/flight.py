@@ -1,12 +1,13 @@
 """What is under way in this process: every lease that it holds, and how many sends it may have at once."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import anyio
 
+from asyncqueue.dispatcher.lane import Lane
 from asyncqueue.job import LeasedJob
 from asyncqueue.retry import Outcome
 
@@ -32,6 +33,7 @@ class Counts:
     stale: int = 0
     lost: int = 0
     released: int = 0
+    left: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +45,7 @@ class Delivery:
     """
 
     job: LeasedJob
+    lane: Lane
     lease_until: int
     renewed_at: float
     lease_ends: float
@@ -50,11 +53,14 @@ class Delivery:
     ended: Ended | None = None
     outcome: Outcome | None = None
     began_at: float = 0.0
+    lost: asyncio.Event | None = None  # for a handler that wants to know
 
     def end(self, why: Ended) -> None:
         """Cut the send short; its outcome is decided by `why`."""
         if self.ended is None and self.outcome is None:
             self.ended = why
+            if self.lost is not None:
+                self.lost.set()
             if self.scope is not None:
                 self.scope.cancel()
 
@@ -76,8 +82,12 @@ class Flight:
     until there are as many of them as slots, as in a store outage; then nothing more is claimed.
     """
 
-    def __init__(self, concurrency: int, counts: Counts) -> None:
+    def __init__(self, concurrency: int, counts: Counts, lanes: Sequence[Lane]) -> None:
         self.concurrency = concurrency
+        self.lanes = lanes
+        self._lane_of = {kind: lane for lane in lanes for kind in lane.kinds or ()}
+        for lane in lanes:  # whatever an earlier flight left behind
+            lane.sending = 0
         self.counts = counts
         self.held: set[Delivery] = set()
         self.handoff: asyncio.Queue[Delivery] = asyncio.Queue()
@@ -97,7 +107,7 @@ class Flight:
 
     def take(self, jobs: Iterable[LeasedJob], asked_at: float) -> list[Delivery]:
         """Hand freshly claimed jobs to the slots; their leases run since `asked_at` (loop seconds)."""
-        deliveries = [Delivery(job, job.lease_until, asked_at, asked_at + job.lease_ms / 1000) for job in jobs]
+        deliveries = [self._delivery(job, asked_at) for job in jobs]
         self.held.update(deliveries)
         self.sending += len(deliveries)
         self.counts.claimed += len(deliveries)
@@ -107,9 +117,15 @@ class Flight:
             self.on_sooner_lapse()
         return deliveries
 
+    def _delivery(self, job: LeasedJob, asked_at: float) -> Delivery:
+        lane = self._lane_of.get(job.kind, self.lanes[0])
+        lane.sending += 1
+        return Delivery(job, lane, job.lease_until, asked_at, asked_at + job.lease_ms / 1000)
+
     def landed(self, delivery: Delivery) -> None:
         """Take note that a send has ended: its slot is free and its report is due."""
         self.sending -= 1
+        delivery.lane.sending -= 1
         self.unreported.append(delivery)
         self.on_ended()
         self.on_free()

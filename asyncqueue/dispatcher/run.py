@@ -6,28 +6,31 @@ leases back, report, leave. A second signal leaves at once; its leases run out b
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import anyio
 from anyio.abc import TaskGroup
 
-from asyncqueue.dispatcher.claim import ClaimChore
+from asyncqueue.dispatcher.claim import ClaimChore, kinds_of
 from asyncqueue.dispatcher.drain import DrainChore
 from asyncqueue.dispatcher.flight import Counts, Ended, Flight
+from asyncqueue.dispatcher.lane import Lane
 from asyncqueue.dispatcher.lapse import LapseChore
 from asyncqueue.dispatcher.loop import Chore, Loop
+from asyncqueue.dispatcher.note import NoteChore
+from asyncqueue.dispatcher.purge import PurgeChore, Retention, warn_below_horizon
 from asyncqueue.dispatcher.renew import RenewChore
-from asyncqueue.dispatcher.rest import EndpointRest
-from asyncqueue.dispatcher.settle import Handler, HandlerSender, ReportChore, Sender, serve_slot
+from asyncqueue.dispatcher.route import Deliver, Route
+from asyncqueue.dispatcher.settle import ReportChore, serve_slot
 from asyncqueue.dispatcher.sweep import SweepChore
 from asyncqueue.errors import ConfigError
 from asyncqueue.events import Events, Started, Stopped, Stopping
-from asyncqueue.job import DEFAULT_LEASE_MS, PRODUCT, Range, check_id, check_int
+from asyncqueue.job import DEFAULT_LEASE_MS, PRODUCT, Note, Range, check_id, check_int
 from asyncqueue.queue import Queue, new_owner
 from asyncqueue.retry import RetryPolicy
 
@@ -35,6 +38,7 @@ __all__ = ["Dispatcher", "Health"]
 
 _CONCURRENCY: Final = Range(1, 10_000)
 _REPORT_GRACE_S: Final = 5.0  # for the last reports, after the last send was cut short
+_NOTE_GRACE_S: Final = 0.5  # for the last notes
 _TIMEOUT_MARGIN_MS: Final = 1_000  # between the end of an attempt and the end of its lease
 _RAW_TIMEOUT_MS: Final = 1_000  # the client's own rounding of timeouts
 _PASSES_MISSED_MAX: Final = 3
@@ -52,17 +56,20 @@ class Health:
 class Dispatcher:
     """Claims leases, sends, reports. An async context manager; then `run()` or `drain()`.
 
-    `deliver` is a sender (`HttpSender`) or any `async def deliver(job)` that returns `True` to acknowledge.
+    `deliver` is a sender (`HttpSender`), any `async def deliver(job)` that returns `True` or an `Effect` to
+    acknowledge, or a mapping of kinds to these: then jobs of other kinds are left for others, each kind rests by
+    itself when it fails, and `limits` may bound how many of a kind are under way at once.
     `concurrency` (1-10000) bounds the sends at one moment; claims never exceed free slots. `lease_ms` must exceed
     the sender's `timeout_ms` by more than two seconds. `poll_ms` is how often an idle dispatcher looks for commits
-    of other processes; `grace_ms` how long a stop waits for sends in flight. The owner id is random per
+    of other processes; `grace_ms` how long a stop waits for sends in flight; `retention` lets ended jobs be
+    forgotten. The owner id is random per
     dispatcher, with an optional readable prefix. Raises `ConfigError`.
     """
 
     def __init__(  # noqa: PLR0913 - settings, all by name
         self,
         queue: Queue,
-        deliver: Sender | Handler,
+        deliver: Deliver,
         *,
         concurrency: int = 64,
         lease_ms: int = DEFAULT_LEASE_MS,
@@ -72,12 +79,16 @@ class Dispatcher:
         poll_ms: int = 50,
         grace_ms: int = 10_000,
         events: Events | None = None,
+        limits: Mapping[str, int] | None = None,
+        retention: Retention | None = None,
     ) -> None:
-        if not callable(getattr(deliver, "send", deliver)):
-            raise ConfigError("deliver must be a sender or an async function")
-        self._sender: Sender = deliver if hasattr(deliver, "send") else HandlerSender(deliver)
-        _check(self._sender, concurrency, lease_ms, poll_ms, grace_ms)
+        _check(concurrency, lease_ms, poll_ms, grace_ms)
+        self._lanes = Route(queue, concurrency, lease_ms).lanes(deliver, limits)
+        _check_timeouts(self._lanes, lease_ms)
         _check_names(queues, owner_prefix)
+        if retention is not None:
+            warn_below_horizon(retention, queue)
+        self._retention = retention
         self.owner = new_owner(owner_prefix)
         self._queue = queue
         self._concurrency = concurrency
@@ -87,7 +98,6 @@ class Dispatcher:
         self._queues = None if queues is None else tuple(queues)
         self._policy = policy or RetryPolicy()
         self._events = Events() if events is None else events
-        self._rest = EndpointRest()
         self._counts = Counts()
         self._group: TaskGroup | None = None
         self._resources = AsyncExitStack()
@@ -95,11 +105,10 @@ class Dispatcher:
 
     def _begin_afresh(self) -> None:
         """Be ready to run, whatever the last run left behind."""
-        self._flight = Flight(self._concurrency, self._counts)
+        self._flight = Flight(self._concurrency, self._counts, self._lanes)
         self._claim = ClaimChore(
             self._queue,
             self._flight,
-            self._rest,
             self._events,
             owner=self.owner,
             lease_ms=self._lease_ms,
@@ -133,8 +142,13 @@ class Dispatcher:
         return Health(ok=fresh and not failing, claim_pass_age_s=age_s, failing=failing)
 
     async def __aenter__(self) -> Self:
-        if isinstance(self._sender, AbstractAsyncContextManager):
-            await self._resources.enter_async_context(self._sender)
+        try:
+            for resource in dict.fromkeys(lane.resource for lane in self._lanes):
+                if isinstance(resource, AbstractAsyncContextManager):
+                    await self._resources.enter_async_context(resource)
+        except BaseException:
+            await self._resources.aclose()
+            raise
         return self
 
     async def __aexit__(
@@ -159,7 +173,10 @@ class Dispatcher:
         await self._run(handle_signals=handle_signals, drain=False)
 
     async def drain(self, *, handle_signals: bool = False) -> None:
-        """Dispatch until no live job is left or `stop()`; waits for delayed jobs and other holders' leases."""
+        """Dispatch until no live job (of its queues and kinds) is left or `stop()`.
+
+        Waits for delayed jobs and other holders' leases.
+        """
         await self._run(handle_signals=handle_signals, drain=True)
 
     async def _run(self, *, handle_signals: bool, drain: bool) -> None:
@@ -173,7 +190,7 @@ class Dispatcher:
                 for loop in self._loops.values():
                     self._group.start_soon(loop.run, name=f"asyncqueue-{loop.chore.name}")
                 for _ in range(self._flight.concurrency):
-                    self._group.start_soon(serve_slot, self._flight, self._sender, self._rest, self._events)
+                    self._group.start_soon(serve_slot, self._flight, self._events)
                 if handle_signals:
                     self._group.start_soon(self._watch_signals)
                 await self._stop_asked.wait()
@@ -184,21 +201,26 @@ class Dispatcher:
             unsubscribe()
             self._begin_afresh()
             c = self.counts
-            self._events.emit(Stopped(c.claimed, c.done, c.retried, c.dead, c.stale, c.lost, c.released))
+            self._events.emit(Stopped(c.claimed, c.done, c.retried, c.dead, c.stale, c.lost, c.released, c.left))
 
     def _make_loops(self, *, drain: bool) -> None:
         """Make a loop for each chore, and let what happens wake who must act on it."""
         flight, queue = self._flight, self._queue
+        self._notes = NoteChore(queue)
         chores: list[tuple[Chore, float]] = [
             (self._claim, 5.0),
-            (ReportChore(queue, flight, self._policy, self._events), 1.0),
+            (ReportChore(queue, flight, self._policy, self._events, self._note), 1.0),
+            (self._notes, 1.0),
             (RenewChore(queue, flight, self._lease_ms), self._lease_ms / 1000 / 12),
             (LapseChore(flight), 0.1),
             (SweepChore(queue), 30.0),
         ]
+        if self._retention is not None:
+            chores.append((PurgeChore(queue, self._retention), 60.0))
         if drain:
             drained = partial(self.stop, "drained")
-            chores.append((DrainChore(queue, flight, self._claim, queues=self._queues, drained=drained), 5.0))
+            whose = {"queues": self._queues, "kinds": kinds_of(self._lanes)}
+            chores.append((DrainChore(queue, flight, self._claim, drained=drained, **whose), 5.0))
         self._loops = {
             chore.name: Loop(chore, self._events, pause_max_s=pause_max_s) for chore, pause_max_s in chores
         }
@@ -208,13 +230,17 @@ class Dispatcher:
         flight.on_empty = self._claim.on_looked = self._quietened
 
     def _freed(self) -> None:
-        if self._claim.waits:
+        if self._claim.wants_slots:
             self._loops["claim"].wake()
 
     def _quietened(self) -> None:
         self._quiet.set()
         if "drain" in self._loops:
             self._loops["drain"].wake()
+
+    def _note(self, note: Note) -> None:
+        self._notes.add(note)
+        self._loops["note"].wake()
 
     def _nudge(self) -> None:
         self._claim.nudge()
@@ -232,6 +258,8 @@ class Dispatcher:
             delivery.end(Ended.STOPPED)
         with anyio.move_on_after(_REPORT_GRACE_S):
             await self._landed()
+        with anyio.move_on_after(_NOTE_GRACE_S):
+            await self._notes.run_once()
 
     async def _landed(self) -> None:
         """Wait until every lease that is held, or being claimed just now, was reported."""
@@ -248,14 +276,16 @@ class Dispatcher:
                 self.stop(signal.Signals(number).name)
 
 
-def _check(sender: Any, concurrency: int, lease_ms: int, poll_ms: int, grace_ms: int) -> None:
+def _check(concurrency: int, lease_ms: int, poll_ms: int, grace_ms: int) -> None:
     check_int("concurrency", concurrency, _CONCURRENCY)
     check_int("lease_ms", lease_ms, PRODUCT.lease_ms)
     check_int("poll_ms", poll_ms, Range(1, 60_000))
     check_int("grace_ms", grace_ms, Range(0, 24 * 3600 * 1000))
-    timeout_ms = getattr(sender, "timeout_ms", None)
-    if timeout_ms is not None and timeout_ms + _RAW_TIMEOUT_MS + _TIMEOUT_MARGIN_MS >= lease_ms:
-        needed = timeout_ms + _RAW_TIMEOUT_MS + _TIMEOUT_MARGIN_MS
+
+
+def _check_timeouts(lanes: Sequence[Lane], lease_ms: int) -> None:
+    needed = max((lane.timeout_ms or 0) for lane in lanes) + _RAW_TIMEOUT_MS + _TIMEOUT_MARGIN_MS
+    if any(lane.timeout_ms is not None for lane in lanes) and needed >= lease_ms:
         raise ConfigError(f"lease_ms {lease_ms} must be above {needed}: the attempt timeout and 2 s of margin")
 
 

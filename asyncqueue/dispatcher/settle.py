@@ -7,27 +7,22 @@ about the same time, and the claim that refills their slots, share one commit.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 import anyio
 
 from asyncqueue.dispatcher.flight import Delivery, Ended, Flight
-from asyncqueue.dispatcher.rest import EndpointRest
-from asyncqueue.errors import Permanent, Retryable
 from asyncqueue.events import Events, Held, LeaseLost, Released, Settled
-from asyncqueue.job import Effect, LeasedJob, Release, Report, printable
+from asyncqueue.job import LeasedJob, Note, Release, Report, printable
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.retry import Certainty, Outcome, RetryPolicy, Verdict, decide
 
-__all__ = ["Handler", "HandlerSender", "ReportChore", "Sender", "serve_slot"]
+__all__ = ["ReportChore", "Sender", "serve_slot"]
 
 log = logging.getLogger("asyncqueue")
 
-Handler = Callable[[LeasedJob], Awaitable[object]]
-
-_ACKNOWLEDGED = Outcome(Verdict.OK, Certainty.ACCEPTED)
 _STOPPED = Outcome(Verdict.RETRY, Certainty.UNKNOWN, "the dispatcher stopped while the job was in flight")
 
 
@@ -39,32 +34,7 @@ class Sender(Protocol):
         ...
 
 
-class HandlerSender:
-    """Carries jobs to an `async def handler(job)` in this process.
-
-    Only an exact `True` or an `Effect` acknowledges. `Retryable` and `Permanent` classify; any other result or
-    error is logged, recorded and left to the lease.
-    """
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-
-    async def send(self, job: LeasedJob) -> Outcome:
-        """Run the handler once."""
-        try:
-            answer = await self._handler(job)
-        except Retryable as error:
-            return Outcome(Verdict.RETRY, Certainty.UNKNOWN, printable(str(error)))
-        except Permanent as error:
-            return Outcome(Verdict.PERMANENT, Certainty.REFUSED, printable(str(error)))
-        if answer is True:
-            return _ACKNOWLEDGED
-        if isinstance(answer, Effect):
-            return Outcome(Verdict.OK, Certainty.ACCEPTED, effect=answer.work)
-        return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, printable(f"the handler returned {answer!r}, not True"))
-
-
-async def serve_slot(flight: Flight, sender: Sender, rest: EndpointRest, events: Events) -> None:
+async def serve_slot(flight: Flight, events: Events) -> None:
     """Be one slot: take a delivery, send it within its lease, hand in how it ended; for ever.
 
     One cancel scope serves delivery after delivery, since one for each would be a good part of its cost;
@@ -80,36 +50,36 @@ async def serve_slot(flight: Flight, sender: Sender, rest: EndpointRest, events:
                 if delivery.ended is None and loop.time() < delivery.lease_ends:
                     delivery.began_at = loop.time()
                     delivery.scope = scope
-                    delivery.outcome = await _sent(sender, delivery.job)
-                _land(flight, delivery, rest, events)
+                    delivery.outcome = await _sent(delivery)
+                _land(flight, delivery, events)
         if delivery is not None:
-            _land(flight, delivery, rest, events)
+            _land(flight, delivery, events)
 
 
-def _land(flight: Flight, delivery: Delivery, rest: EndpointRest, events: Events) -> None:
+def _land(flight: Flight, delivery: Delivery, events: Events) -> None:
     delivery.scope = None
     if delivery.outcome is not None:
         # noted here, not with the report: nobody may claim for the free slot before the endpoint rests
-        if pause_s := rest.note(delivery.outcome):
+        if pause_s := delivery.lane.rest.note(delivery.outcome):
             events.emit(Held(round(pause_s * 1000), delivery.outcome.error))
     elif delivery.ended is None:
         delivery.ended = Ended.LAPSED
     flight.landed(delivery)
 
 
-async def _sent(sender: Sender, job: LeasedJob) -> Outcome:
+async def _sent(delivery: Delivery) -> Outcome:
     """Send, whatever the sender does: one that breaks its promise costs one attempt, not the dispatcher."""
     try:
-        outcome = await sender.send(job)
+        outcome = await delivery.lane.carry(delivery)
         if not isinstance(outcome, Outcome):
             raise TypeError(f"the sender returned {type(outcome).__name__}, not an Outcome")  # noqa: TRY301 - one exit
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise  # the lease is gone or the dispatcher ends; else the send was cancelled from within
-        return _unknown(job, error)
+        return _unknown(delivery.job, error)
     except Exception as error:  # noqa: BLE001 - an unknown failure is never hidden as a success
-        return _unknown(job, error)
+        return _unknown(delivery.job, error)
     return outcome
 
 
@@ -130,8 +100,11 @@ class ReportChore:
 
     name = "report"
 
-    def __init__(self, queue: Queue, flight: Flight, policy: RetryPolicy, events: Events) -> None:
+    def __init__(
+        self, queue: Queue, flight: Flight, policy: RetryPolicy, events: Events, note: Callable[[Note], None]
+    ) -> None:
         self._queue = queue
+        self._note = note
         self._flight = flight
         self._policy = policy
         self._events = events
@@ -148,7 +121,7 @@ class ReportChore:
             reports, self._reports = self._reports, []
             for (delivery, _report), answer in zip(reports, answers, strict=True):
                 if isinstance(answer, Exception):  # its effect failed and was undone: an honest retry
-                    text = printable(f"effect failed: {type(answer).__name__}: {answer}")
+                    text = printable(f"effect failed: {_described(answer)}")
                     delivery.outcome = Outcome(Verdict.RETRY, Certainty.REFUSED, text)
                     self._sort(delivery)
                 else:
@@ -179,8 +152,7 @@ class ReportChore:
         elif isinstance(decision, Release):
             self._releases.append((delivery, decision))
         else:
-            self._settled(delivery, None)
-            self._flight.drop((delivery,))
+            self._left(delivery)
 
     async def _give_back(self) -> None:
         answers = await self._queue.release_many([release for _delivery, release in self._releases])
@@ -199,7 +171,7 @@ class ReportChore:
         if outcome is None:
             return
         if status is None:
-            counts.stale += outcome.verdict is not Verdict.LEAVE
+            counts.stale += 1
         elif status is Status.DONE:
             counts.done += 1
         elif status is Status.DEAD:
@@ -208,6 +180,15 @@ class ReportChore:
             counts.retried += 1
         if self._events:
             self._tell(delivery, outcome, status)
+
+    def _left(self, delivery: Delivery) -> None:
+        """Leave the lease to run out; the history learns of it when it can."""
+        self._flight.counts.left += 1
+        if delivery.outcome is not None:
+            self._note(Note(delivery.job, delivery.outcome.failure()))
+            if self._events:
+                self._tell(delivery, delivery.outcome, None)
+        self._flight.drop((delivery,))
 
     def _lost(self, delivery: Delivery) -> None:
         self._flight.counts.lost += 1

@@ -278,10 +278,13 @@ class Store(Protocol):
         """Count the jobs; with `detail` also those that are ready and expired."""
         ...
 
-    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
+    async def next_due_ms(
+        self, queues: Sequence[str] | None = None, kinds: Sequence[str] | None = None
+    ) -> int | None:
         """Return the span from now to the next moment a live job falls due (0: now), None without live jobs.
 
-        With `queues` only jobs of these count; those of paused queues never do.
+        With `queues` and `kinds` only jobs of these count; those of paused queues never do. With `kinds` it may
+        cost a look at every live job.
         """
         ...
 

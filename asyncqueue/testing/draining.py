@@ -6,7 +6,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanag
 from dataclasses import dataclass, replace
 from typing import Any
 
-from asyncqueue.dispatcher.settle import HandlerSender, Sender
+from asyncqueue.dispatcher.handle import attempt
+from asyncqueue.dispatcher.settle import Sender
 from asyncqueue.errors import AsyncQueueError
 from asyncqueue.job import FailedAttempt, LeasedJob, NewJob, Note, Release, Report
 from asyncqueue.lifecycle import Status
@@ -61,7 +62,7 @@ async def drain(  # noqa: PLR0913 - settings, all by name
     the first error of a handler or effect is raised once its job was settled. More than `limit` attempts are an
     error: a handler that enqueues its own successor would never end.
     """
-    sender, kinds = _carrier(deliver)
+    sender, kinds = _carrier(queue, deliver)
     owner, made = new_owner("test"), _Made(policy or RetryPolicy())
     async with AsyncExitStack() as resources:
         if isinstance(sender, AbstractAsyncContextManager):
@@ -106,14 +107,15 @@ def inline(queue: Queue, deliver: Deliver, *, raises: bool = True) -> Iterator[Q
 class _Handlers:
     """Carries jobs to handlers by kind, and remembers what those raised."""
 
-    def __init__(self, of_kind: Callable[[str], AnyHandler]) -> None:
+    def __init__(self, queue: Queue, of_kind: Callable[[str], AnyHandler]) -> None:
+        self._queue = queue
         self._of_kind = of_kind
         self.error: Exception | None = None
 
     async def send(self, job: LeasedJob) -> Outcome:
         self.error = None
         try:
-            return await HandlerSender(self._run).send(job)
+            return await attempt(self._run, self._queue, job)
         except Exception as error:  # noqa: BLE001 - left to the lease, as a dispatcher does
             return Outcome(Verdict.LEAVE, Certainty.UNKNOWN, f"{type(error).__name__}: {error}")
 
@@ -163,10 +165,10 @@ class _Made:
         self.drained = replace(self.drained, **{what: getattr(self.drained, what) + 1})
 
 
-def _carrier(deliver: Deliver) -> tuple[Sender, tuple[str, ...] | None]:
+def _carrier(queue: Queue, deliver: Deliver) -> tuple[Sender, tuple[str, ...] | None]:
     """Return what carries the jobs, and the kinds that it takes (None for all)."""
     if isinstance(deliver, Mapping):
-        return _Handlers(deliver.__getitem__), tuple(deliver)
+        return _Handlers(queue, deliver.__getitem__), tuple(deliver)
     if hasattr(deliver, "send"):
         return deliver, None
-    return _Handlers(lambda _kind: deliver), None
+    return _Handlers(queue, lambda _kind: deliver), None

@@ -118,7 +118,7 @@ async def test_a_slot_survives_lapses_and_cancellations_from_within_in_any_order
         await queue.enqueue(f"good-{number}", 1)
     dispatcher = Dispatcher(queue, deliver, concurrency=1, lease_ms=5_000, poll_ms=5)
     async with running(dispatcher):
-        dispatcher._rest.note = lambda outcome: None  # three wrong acks in a row would rest the endpoint
+        dispatcher._lanes[0].rest.note = lambda outcome: None  # three wrong acks in a row would rest the endpoint
         await until(lambda: dispatcher.counts.done == 3)
         await until(lambda: dispatcher.in_flight == 0)
     assert {(await queue.get(f"inner-{n}")).status for n in range(3)} == {Status.LEASED}
@@ -250,7 +250,7 @@ async def test_no_wish_of_a_peer_breaks_or_outlives_the_dispatcher__kind_17_retr
     async with running(dispatcher):
         await until(lambda: dispatcher.counts.retried == 1)
         job = await queue.get("job-00000")
-        assert dispatcher._rest.remaining_s() <= 60
+        assert dispatcher._lanes[0].rest.remaining_s() <= 60
     assert job.status is Status.PENDING or job.attempts == 2
     assert not log.of(ChoreFailed)
 

@@ -9,6 +9,7 @@ from dispatch_support import Hands, Log, Outage, Verbs, drained, fill, running, 
 from asyncqueue.clock import ManualClock
 from asyncqueue.dispatcher import Dispatcher
 from asyncqueue.dispatcher.flight import Counts, Flight
+from asyncqueue.dispatcher.lane import Lane
 from asyncqueue.dispatcher.renew import RenewChore
 from asyncqueue.errors import Retryable, StoreBusy
 from asyncqueue.events import LeaseLost
@@ -273,7 +274,7 @@ async def test_renewals_are_asked_for_at_a_third_of_the_lease_all_in_one_set(que
     await fill(queue, 5)
     jobs = await queue.claim("me", limit=5, lease_ms=30_000)
     queue.renew_many = renew_many
-    flight = Flight(5, Counts())
+    flight = Flight(5, Counts(), [Lane(None, Hands(), 5)])
     chore = RenewChore(queue, flight, 30_000)
     assert await chore.run_once() == 10
     now = asyncio.get_running_loop().time()

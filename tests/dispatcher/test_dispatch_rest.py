@@ -80,7 +80,7 @@ async def test_a_success_opens_all_slots_again(queue):
     sender = Scripted(HOLD)
     dispatcher = Dispatcher(queue, sender, concurrency=4, policy=QUICK)
     await drained(dispatcher)
-    assert dispatcher._rest.limit(4, 0) == 4
+    assert dispatcher._lanes[0].rest.limit(4, 0) == 4
     assert dispatcher.counts.done == 12
 
 

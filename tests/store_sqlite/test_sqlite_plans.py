@@ -147,6 +147,7 @@ def test_every_statement_on_jobs_is_either_checked_here_or_known_to_be_cold():
     cold = {
         *("LIST", "COUNT", "BEGIN", "COMMIT", "DATA_VERSION", "SCHEMA_STATE", "SCHEMA_MARK", "PRAGMAS"),
         *("EFFECT_BEGIN", "EFFECT_UNDO", "EFFECT_END"),
+        "NEXT_DUE_OF_KINDS",  # passes over the live jobs: no index knows the kind
     }
     product = {name for name in statements.__all__ if not name.startswith("CONTRACT_")}
     assert product == set(HOT) | cold

@@ -518,10 +518,15 @@ class SqliteStore:
             "limit": wanted.limit,
         }
 
-    async def next_due_ms(self, queues: Sequence[str] | None = None) -> int | None:
+    async def next_due_ms(
+        self, queues: Sequence[str] | None = None, kinds: Sequence[str] | None = None
+    ) -> int | None:
         """See `stores.base.Store`."""
-        names = None if queues is None else array(queues)
-        (due,) = (await self._database.read(statements.NEXT_DUE, {"queues": names}))[0]
+        asked = {"queues": None if queues is None else array(queues)}
+        (due,) = (await self._database.read(statements.NEXT_DUE, asked))[0]
+        if kinds is not None and due is not None:  # else nobody's job is live
+            asked["kinds"] = array(kinds)
+            (due,) = (await self._database.read(statements.NEXT_DUE_OF_KINDS, asked))[0]
         return None if due is None else max(0, due - self._clock.now_ms())
 
     async def version(self) -> int:

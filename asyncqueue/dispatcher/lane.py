@@ -1,0 +1,37 @@
+"""A lane: the kinds of jobs that share one way to be carried out, one rest and one bound."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from asyncqueue.dispatcher.rest import EndpointRest
+from asyncqueue.retry import Outcome
+
+if TYPE_CHECKING:
+    from asyncqueue.dispatcher.flight import Delivery
+
+__all__ = ["Carry", "Lane"]
+
+Carry = Callable[["Delivery"], Awaitable[Outcome]]
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """A lane rests by itself, so a kind that fails does not hold the others up; `kinds=None` is every kind.
+
+    `most` bounds how many of it are under way at once; `resource` is what must be entered before its first job.
+    """
+
+    kinds: tuple[str, ...] | None
+    carry: Carry
+    most: int
+    timeout_ms: int | None = None
+    resource: Any = None
+    rest: EndpointRest = field(default_factory=EndpointRest)
+    sending: int = 0
+
+    def room(self, free: int) -> int:
+        """Return how many of `free` slots may be filled with jobs of this lane now."""
+        if self.rest.remaining_s() > 0:
+            return 0
+        return max(0, self.rest.limit(min(free, self.most - self.sending), self.sending))

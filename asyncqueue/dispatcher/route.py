@@ -1,0 +1,73 @@
+"""What a dispatcher was given to deliver by, as lanes: one for everything, or one for each kind."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from asyncqueue.dispatcher.flight import Delivery
+from asyncqueue.dispatcher.handle import Handler, HandlerCarrier
+from asyncqueue.dispatcher.lane import Lane
+from asyncqueue.dispatcher.settle import Sender
+from asyncqueue.errors import ConfigError
+from asyncqueue.job import Range, check_id, check_int
+from asyncqueue.queue import Queue
+from asyncqueue.retry import Outcome
+
+__all__ = ["Deliver", "Route"]
+
+Deliver = Sender | Handler | Mapping[str, Sender | Handler]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How the lanes of one dispatcher are made."""
+
+    queue: Queue
+    concurrency: int
+    lease_ms: int
+
+    def lanes(self, deliver: Deliver, limits: Mapping[str, int] | None) -> tuple[Lane, ...]:
+        """Return the lanes for `deliver`; of a mapping, each kind gets its own."""
+        limits = limits or {}
+        threads = anyio.CapacityLimiter(self.concurrency)
+        if not isinstance(deliver, Mapping):
+            if limits:
+                raise ConfigError("limits are for a mapping of kinds to handlers")
+            return (self._lane(None, deliver, self.concurrency, threads),)
+        if not deliver:
+            raise ConfigError("a mapping of kinds to handlers must name at least one kind")
+        _check_kinds(deliver, limits, self.concurrency)
+        return tuple(
+            self._lane((kind,), one, limits.get(kind, self.concurrency), threads) for kind, one in deliver.items()
+        )
+
+    def _lane(
+        self, kinds: tuple[str, ...] | None, deliver: Any, most: int, threads: anyio.CapacityLimiter
+    ) -> Lane:
+        if not callable(getattr(deliver, "send", deliver)):
+            raise ConfigError("deliver must be a sender or an async function, or a mapping of kinds to these")
+        if not hasattr(deliver, "send"):
+            return Lane(kinds, HandlerCarrier(deliver, self.queue, self.lease_ms, threads), most)
+        return Lane(kinds, SenderCarrier(deliver), most, getattr(deliver, "timeout_ms", None), deliver)
+
+
+class SenderCarrier:
+    """Carries deliveries by a sender."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    async def __call__(self, delivery: Delivery) -> Outcome:
+        """Send the job once."""
+        return await self._sender.send(delivery.job)
+
+
+def _check_kinds(handlers: Mapping[str, object], limits: Mapping[str, int], concurrency: int) -> None:
+    for kind in handlers:
+        check_id("kind", kind)
+    for kind, limit in limits.items():
+        if kind not in handlers:
+            raise ConfigError(f"limits: there is no handler for kind {kind!r}")
+        check_int(f"limits: {kind}", limit, Range(1, concurrency))

@@ -1,0 +1,184 @@
+"""Effects of handlers, end to end: with the finish or not at all."""
+
+import asyncio
+import contextlib
+import sqlite3
+
+import pytest
+from dispatch_support import Hands, Log, Verbs, drained, fill, running, until
+
+from asyncqueue.clock import ManualClock
+from asyncqueue.dispatcher import Dispatcher
+from asyncqueue.events import ChoreFailed
+from asyncqueue.job import Effect
+from asyncqueue.lifecycle import Status
+from asyncqueue.queue import Queue
+from asyncqueue.retry import RetryPolicy
+
+QUICK = RetryPolicy(base_ms=1, cap_ms=1)
+
+
+class SilentError(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.fixture
+def ledger(queue, path):
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE ledger (id TEXT, attempt INTEGER)")
+        yield lambda: connection.execute("SELECT id, attempt FROM ledger ORDER BY id").fetchall()
+
+
+def books(job, error=None):
+    async def work(connection):
+        await connection.execute_fetchall("INSERT INTO ledger VALUES (?, ?)", (job.id, job.attempt))
+        if error is not None:
+            raise error
+
+    return Effect(work)
+
+
+async def test_an_effect_acknowledges_and_commits_with_the_finish(queue, ledger):
+    async def deliver(job):
+        return books(job)
+
+    (job_id,) = await fill(queue, 1)
+    await drained(Dispatcher(queue, deliver))
+    assert (await queue.get(job_id)).status is Status.DONE
+    assert ledger() == [(job_id, 1)]
+
+
+async def test_every_tenth_of_200_effects_fails_in_one_commit_and_exactly_these_are_tried_again(queue, ledger):
+    hands = Hands()
+
+    async def deliver(job):
+        await hands(job)
+        is_tenth = int(job.id[-5:]) % 10 == 9
+        return books(job, RuntimeError("no such account") if is_tenth and job.attempt == 1 else None)
+
+    ids = await fill(queue, 200)
+    failing = set(ids[9::10])
+    sets = []
+    finish_many = queue.finish_many
+
+    async def counted(reports):
+        sets.append(len(reports))
+        return await finish_many(reports)
+
+    queue.finish_many = counted
+    dispatcher = Dispatcher(queue, deliver, concurrency=200, policy=QUICK)
+    async with running(dispatcher):
+        await until(lambda: hands.running == 200)
+        hands.open.set()
+        await until(lambda: dispatcher.counts.done == 200)
+    assert sets[0] == 200
+    assert ledger() == [(job_id, 2 if job_id in failing else 1) for job_id in ids]
+    assert (dispatcher.counts.retried, dispatcher.counts.claimed) == (20, 220)
+    job = await queue.get(ids[9])
+    assert (job.status, job.last_error) == (Status.DONE, "effect failed: RuntimeError: no such account")
+    assert [row.what for row in await queue.history(ids[9])] == ["retry"]
+    assert await queue.history(ids[8]) == []
+
+
+async def test_a_stale_ticket_does_not_run_its_effect(path):
+    clock = ManualClock()
+    hands, ran = Hands(), []
+
+    async def deliver(job):
+        await hands(job)
+
+        async def work(connection):
+            ran.append(job.attempt)
+
+        return Effect(work)
+
+    async with Queue.open(path, clock=clock) as queue:
+        await fill(queue, 1)
+        dispatcher = Dispatcher(queue, deliver, lease_ms=60_000, poll_ms=60_000)
+        async with running(dispatcher):
+            await until(lambda: hands.running == 1)
+            clock.advance(60_001)
+            (theirs,) = await queue.claim("other", lease_ms=60_000)
+            hands.open.set()
+            await until(lambda: dispatcher.counts.stale == 1)
+        assert ran == []
+        assert await queue.finish(theirs, "ok") is Status.DONE
+
+
+async def test_a_late_effect_runs_once_where_late_reports_count(path):
+    clock = ManualClock()
+    hands, ran = Hands(), []
+
+    async def deliver(job):
+        await hands(job)
+
+        async def work(connection):
+            ran.append(job.attempt)
+
+        return Effect(work)
+
+    async with Queue.open(path, clock=clock, late="accept") as queue:
+        await fill(queue, 1)
+        dispatcher = Dispatcher(queue, deliver, lease_ms=60_000, poll_ms=60_000)
+        async with running(dispatcher):
+            await until(lambda: hands.running == 1)
+            clock.advance(60_001)
+            hands.open.set()
+            await until(lambda: dispatcher.counts.done == 1)
+    assert ran == [1]
+
+
+@pytest.mark.parametrize("work", [None, 7, "INSERT"], ids=repr)
+async def test_an_effect_without_work_is_no_acknowledgement(queue, work):
+    async def deliver(job):
+        return Effect(work)
+
+    (job_id,) = await fill(queue, 1)
+    dispatcher = Dispatcher(queue, deliver)
+    async with running(dispatcher):
+        await until(lambda: dispatcher.counts.left == 1)
+    assert (await queue.get(job_id)).status is Status.LEASED
+    (row,) = await queue.history(job_id)
+    assert "Effect" in row.detail
+
+
+@pytest.mark.parametrize("work", [lambda connection: None, lambda: None], ids=range(2))
+async def test_an_effect_that_is_no_async_function_of_a_connection_is_retried(queue, work):
+    async def deliver(job):
+        return Effect(work) if job.attempt == 1 else True
+
+    (job_id,) = await fill(queue, 1)
+    dispatcher = Dispatcher(queue, deliver, policy=QUICK)
+    await drained(dispatcher)
+    job = await queue.get(job_id)
+    assert (job.status, job.attempts) == (Status.DONE, 2)
+    assert job.last_error.startswith("effect failed: TypeError")
+
+
+async def test_an_effect_error_without_words_holds_no_other_report_up__kind_10_inner_loop_dead(queue, ledger):
+    async def deliver(job):
+        return books(job, SilentError() if job.id == "bad" and job.attempt == 1 else None)
+
+    await fill(queue, 5)
+    await queue.enqueue("bad", 1)
+    log = Log()
+    dispatcher = Dispatcher(queue, deliver, policy=QUICK, events=log.events)
+    await drained(dispatcher)
+    assert ledger() == [("bad", 2), *((f"job-{n:05}", 1) for n in range(5))]
+    assert (await queue.get("bad")).last_error == "effect failed: SilentError"
+    assert not log.of(ChoreFailed)
+
+
+async def test_an_effect_waits_for_the_store_with_its_report(queue, ledger):
+    async def deliver(job):
+        return books(job)
+
+    verbs = Verbs(queue, "finish_many")
+    verbs.fail("finish_many", OSError("away"), times=3)
+    ids = await fill(queue, 3)
+    dispatcher = Dispatcher(queue, deliver)
+    await drained(dispatcher)
+    assert ledger() == [(job_id, 1) for job_id in ids]
+    assert verbs.calls["finish_many"] >= 4
+    await asyncio.sleep(0)
