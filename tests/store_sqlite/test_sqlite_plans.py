@@ -104,6 +104,7 @@ HOT = {
     "REDRIVE": {"sqlite_autoindex_jobs_1"},
     "GET": {"sqlite_autoindex_jobs_1"},
     "NEXT_DUE": {"jobs_walk_coarse"},
+    "NEXT_DUE_OF_KINDS": {"jobs_walk_coarse"},
     "STATUS_OF": {"sqlite_autoindex_jobs_1"},
     "CANCEL": {"sqlite_autoindex_jobs_1"},
     "CANCELLED": {"sqlite_autoindex_jobs_1"},
