@@ -6,11 +6,13 @@ import time
 
 import anyio
 import anyio.from_thread
+import anyio.to_thread
 import pytest
 from dispatch_support import drained, fill, running, until
 
 from asyncqueue.clock import ManualClock
 from asyncqueue.dispatcher import Dispatcher, in_thread
+from asyncqueue.dispatcher.handle import _ThreadCall
 from asyncqueue.errors import ConfigError, Permanent, Retryable
 from asyncqueue.job import Effect
 from asyncqueue.lifecycle import Reason, Status
@@ -276,3 +278,24 @@ async def test_a_thread_that_ends_after_its_loop_breaks_nothing(path, work):
     work.open.set()
     await until(lambda: work.ended)
     assert time.monotonic() - before < 5
+
+
+async def test_a_call_that_was_forgone_before_its_thread_took_it_never_runs_and_frees_its_place_once(queue):
+    """The lease is lost between the hand-over to a thread and the thread's first step."""
+    ran, calls = [], []
+
+    async def deliver(job):
+        call = _ThreadCall(ran.append, job)
+        calls.append(call)
+        await call.threads.acquire_on_behalf_of(call)
+        call.forgo()
+        call.forgo()
+        await anyio.to_thread.run_sync(call)
+        return True
+
+    await fill(queue, 2)
+    dispatcher = Dispatcher(queue, deliver, concurrency=1)
+    await drained(dispatcher)
+    assert ran == []
+    assert dispatcher.counts.done == 2
+    assert calls[0].threads.borrowed_tokens == 0

@@ -1,0 +1,32 @@
+"""The code of docs/handlers.md runs as it stands there, and what the page names exists."""
+
+import re
+from pathlib import Path
+
+import asyncqueue
+
+PAGE = (Path(__file__).parents[2] / "docs" / "handlers.md").read_text("utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+async def test_the_program_of_the_page_runs_and_leaves_the_foreign_kind_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (block,) = BLOCKS
+    scope: dict = {}
+    exec(block, scope)
+    await scope["main"]()
+    printed = capsys.readouterr().out
+    assert "mail to ada" in printed
+    assert "pending=1, leased=0, done=4, dead=0" in printed
+
+
+def test_what_the_page_says_of_a_job_exists():
+    names = set(re.findall(r"`(?:await )?job\.(\w+)", PAGE))
+    assert {"remaining_ms", "lost", "renew"} <= names
+    assert all(hasattr(asyncqueue.Context, name) for name in names)
+
+
+def test_the_names_of_the_page_are_public_and_imported_only_when_used():
+    for name in ("Context", "Effect", "Retention", "in_thread"):
+        assert name in asyncqueue.__all__
+        assert getattr(asyncqueue, name).__name__ == name
