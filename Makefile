@@ -44,12 +44,15 @@ docs: $(STAMP)  ## Write docs/lifecycle.md and docs/cli.md from the code
 	$(BIN)/python docs/make_lifecycle.py
 	$(BIN)/python docs/make_cli.py
 
-soak: $(STAMP)  ## Kill dispatchers and the receiver at random, ROUNDS=20 rounds
+soak: $(STAMP)  ## Kill dispatchers and the receiver, ROUNDS=20 times; then workers from within
 	$(BIN)/python -m tests.system.soak --rounds $(ROUNDS)
+	$(BIN)/python -m tests.system.chaos
 
 bench: $(STAMP)  ## The short benchmarks; each prints ratios within one run
 	$(BIN)/python -m benchmarks.bench_claim
 	$(BIN)/python -m benchmarks.bench_contention
+	$(BIN)/python -m benchmarks.bench_claim_race
+	$(BIN)/python -m benchmarks.bench_effects
 	$(BIN)/python -m benchmarks.bench_dispatch
 	$(BIN)/python -m benchmarks.bench_memory
 

@@ -56,7 +56,7 @@ _WAIT_POLL_S = 0.025
 _RATE_MAX = 100_000.0
 _REDRIVE_SET = 500
 _PURGE_SET = 200
-_PURGE_PAUSE_S = 0.002
+_PURGE_PAUSE_MIN_S = 0.002
 
 
 class DedupHorizonWarning(UserWarning):
@@ -398,9 +398,10 @@ class Queue:
     ) -> int:
         """Delete done (or dead) jobs that ended at least `older_than_ms` ago, with their history; return how many.
 
-        In small sets, each a short transaction that lets others write in between; `limit` bounds the total. The
-        dedup horizon: a purged id is forgotten, and the same id is then a new job. A purge below the `dedup_ms`
-        that the queue was opened with does it, but warns (`DedupHorizonWarning`).
+        In small sets, each a short transaction, with a pause after it that is as long as the set took: others
+        have the database for themselves at least half of the time, however slow the disk is. `limit` bounds the
+        total. The dedup horizon: a purged id is forgotten, and the same id is then a new job. A purge below the
+        `dedup_ms` that the queue was opened with does it, but warns (`DedupHorizonWarning`).
         """
         if status not in (Status.DONE, Status.DEAD):
             raise InvalidJob(f"only done or dead jobs can be purged, not {status!r}")
@@ -415,11 +416,12 @@ class Queue:
         count, left = 0, SEQ_MAX if limit is None else limit
         while left > 0:
             size = min(_PURGE_SET, left)
+            started = self._loop.time()
             purged = await self._purge_set(Status(status), older_than_ms, size)
             count, left = count + purged, left - purged
             if purged < size:
                 break
-            await asyncio.sleep(_PURGE_PAUSE_S)
+            await asyncio.sleep(max(_PURGE_PAUSE_MIN_S, self._loop.time() - started))
         return count
 
     async def _purge_set(self, status: Status, older_than_ms: int, size: int) -> int:

@@ -1,23 +1,28 @@
-"""`python -m receiver inbox.db --port 8080`: the inbox as a process of its own."""
+"""`python -m receiver inbox.db --port 8080`: the inbox as a process of its own.
+
+Exit codes: 0 stopped as asked; 1 the database was busy or full at the start; 2 wrong usage or bad input, nothing
+was changed; 128 + signal for a second signal, which stops at once.
+"""
 
 import asyncio
 import contextlib
 import ipaddress
 import json
+import logging
 import os
 import signal
+import socket
 import sys
-from typing import Any
+from typing import Any, Final, NoReturn
 
 import click
 
-from asyncqueue.errors import AsyncQueueError, ConfigError
+from asyncqueue.errors import AsyncQueueError, ConfigError, NotAQueue
 
 __all__ = ["main"]
 
-KEEPALIVE_S = (
-    75.0  # above the dispatcher's 15 s, so that the server is never the first to close an idle connection
-)
+_MESSAGE_CHARS_MAX: Final = 1_000
+_FLUSH_S: Final = 0.5  # for an answer that is being written when the grace is over
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -41,6 +46,27 @@ KEEPALIVE_S = (
     default=10.0,
     show_default=True,
     help="Longest time for a body to arrive, in seconds.",
+)
+@click.option(
+    "--requests-max",
+    type=click.IntRange(1, 1_000_000),
+    default=4_096,
+    show_default=True,
+    help="Most messages under way at once; more are answered 503.",
+)
+@click.option(
+    "--connections-max",
+    type=click.IntRange(1, 1_000_000),
+    default=900,
+    show_default=True,
+    help="Most connections at once; more are answered 503 and closed.",
+)
+@click.option(
+    "--idle-s",
+    type=click.FloatRange(0.1, 3600),
+    default=75.0,
+    show_default=True,
+    help="How long a connection may be idle or stuck in a header, in seconds; keep it above the dispatcher's 15.",
 )
 @click.option(
     "--grace-s",
@@ -76,6 +102,9 @@ async def _serve(  # noqa: PLR0913 - the command's options
     force_wal: bool,
     body_bytes_max: int,
     body_timeout_s: float,
+    requests_max: int,
+    connections_max: int,
+    idle_s: float,
     grace_s: float,
     allow_unsigned: bool,
     stop_with_stdin: bool,
@@ -84,35 +113,48 @@ async def _serve(  # noqa: PLR0913 - the command's options
     from aiohttp import web  # noqa: PLC0415 - `--help` stays quick
 
     from receiver.app import DOOR, create_app  # noqa: PLC0415 - `--help` stays quick
+    from receiver.server import BoundedSite  # noqa: PLC0415 - `--help` stays quick
 
-    _check_host(host, allow_unsigned=allow_unsigned)
     app = create_app(
-        path, journal=journal, force_wal=force_wal, body_bytes_max=body_bytes_max, body_timeout_s=body_timeout_s
+        path,
+        journal=journal,
+        force_wal=force_wal,
+        body_bytes_max=body_bytes_max,
+        body_timeout_s=body_timeout_s,
+        concurrency_max=requests_max,
     )
-    runner = web.AppRunner(app, access_log=None, keepalive_timeout=KEEPALIVE_S, shutdown_timeout=grace_s)
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stopping)
+        asyncio.get_running_loop().add_signal_handler(number, _on_signal, number, stopping)
     if stop_with_stdin:
-        _stop_with_stdin(loop, stopping)
-    try:
-        await runner.setup()
-        await _listen(web.TCPSite(runner, host, port), host, port)
-        _announce(runner.addresses[0], as_json=as_json)
-        await stopping.wait()
-        app[DOOR].is_stopping = True
-    finally:
-        await runner.cleanup()
+        _stop_with_stdin(stopping)
+    with await _bound(host, port, allow_unsigned=allow_unsigned) as bound:  # first: a port in use changes no file
+        runner = web.AppRunner(app, shutdown_timeout=_FLUSH_S)
+        try:
+            await runner.setup()
+            site = BoundedSite(runner, bound, connections_max=connections_max, idle_s=idle_s)
+            with _told_as_config(host, port):
+                await site.start()
+            _announce(f"{site.name}/inbox", as_json=as_json)
+            await stopping.wait()
+            app[DOOR].is_stopping = True
+            await site.stop()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    await app[DOOR].emptied()
+        finally:
+            await runner.cleanup()
 
 
-def _on_signal(stopping: asyncio.Event) -> None:
+def _on_signal(number: int, stopping: asyncio.Event) -> None:
     if stopping.is_set():
-        raise SystemExit(1)  # asked twice: at once
+        os._exit(128 + number)  # asked twice: at once; the file is as safe as under SIGKILL
     stopping.set()
 
 
-def _stop_with_stdin(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+def _stop_with_stdin(stopping: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
     def read() -> None:
         if not os.read(0, 4_096):
             loop.remove_reader(0)
@@ -124,44 +166,64 @@ def _stop_with_stdin(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -
         stopping.set()
 
 
-async def _listen(site: Any, host: str, port: int) -> None:
+async def _bound(host: str, port: int, *, allow_unsigned: bool) -> socket.socket:
+    """Return a socket bound to the first address of `host`. Raises `ConfigError`."""
+    with _told_as_config(host, port):
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # IPv4 first: that is what `localhost` means to most clients
+        family, kind, protocol, _name, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        if not allow_unsigned and not ipaddress.ip_address(address[0]).is_loopback:
+            raise ConfigError(
+                f"{host} is beyond loopback and requests are not signed: add --allow-unsigned to accept that"
+            )
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+
+
+@contextlib.contextmanager
+def _told_as_config(host: str, port: int) -> Any:
     try:
-        await site.start()
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
+        yield
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot listen on {host} port {port}: {reason}") from None
 
 
-def _check_host(host: str, *, allow_unsigned: bool) -> None:
-    is_loopback = host == "localhost"
-    with contextlib.suppress(ValueError):
-        is_loopback = is_loopback or ipaddress.ip_address(host).is_loopback
-    if not is_loopback and not allow_unsigned:
-        raise ConfigError(
-            f"{host} is beyond loopback and requests are not signed: add --allow-unsigned to accept that"
-        )
-
-
-def _announce(address: Any, *, as_json: bool) -> None:
-    host, port = address[:2]
-    url = f"http://[{host}]:{port}/inbox" if ":" in host else f"http://{host}:{port}/inbox"
+def _announce(url: str, *, as_json: bool) -> None:
     if as_json or not sys.stdout.isatty():
         click.echo(json.dumps({"event": "ready", "url": url}))
     else:
         click.echo(f"receiver is ready at {url}")
 
 
+def _fail(message: str, code: int) -> NoReturn:
+    """Say what is wrong in one line, control and bidi characters escaped, and exit."""
+    line = " ".join(message.split())[:_MESSAGE_CHARS_MAX]
+    clean = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+    click.echo(f"receiver: error: {clean}", err=True)
+    sys.exit(code)
+
+
 def main() -> None:
     """Run the command; a user's mistake is one line on stderr and exit status 2."""
+    logging.basicConfig(format="receiver: %(levelname)s: %(message)s", level=logging.WARNING)
     try:
         cli.main(prog_name="receiver", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except (AsyncQueueError, click.Abort) as error:
-        click.echo(f"receiver: error: {error}", err=True)
-        sys.exit(2)
+        _fail(f"{error.format_message().rstrip('.')} (see 'python -m receiver --help')", 2)
+    except (ConfigError, NotAQueue) as error:
+        _fail(str(error), 2)
+    except AsyncQueueError as error:
+        _fail(str(error), 1)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -1,49 +1,32 @@
 """The HTTP face of the inbox. Every refusal is `application/problem+json`; no bytes of a client cause a 500."""
 
-import asyncio
-import json
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
 
 from asyncqueue import wire
-from asyncqueue.errors import AsyncQueueError, StoreError
-from asyncqueue.wire import Problem, WireError
+from asyncqueue.errors import AsyncQueueError
+from asyncqueue.wire import WireError
+from receiver.answers import BUG, NO_EXPECTATION, NO_METHOD, NO_PATH, Grumble, refusal
+from receiver.door import DOOR, Door
 from receiver.inbox import Inbox, Result
 from receiver.stores import open_inbox
 from receiver.stores.base import Effect
 from receiver.stores.sqlite.store import Journal
 
-__all__ = ["DOOR", "Door", "create_app"]
+__all__ = ["DOOR", "create_app"]
 
 log = logging.getLogger("receiver")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_RETRY_AFTER_S: Final = "1"
 _ACK_HEADERS: Final = {hdrs.CONTENT_TYPE: wire.JSON_TYPE}
 _COUNT_DIGITS_MAX: Final = 15
-_NO_PATH: Final = Problem(404, "urn:asyncqueue:problem:no-such-path", "There is nothing at this path")
-_NO_METHOD: Final = Problem(405, "urn:asyncqueue:problem:no-such-method", "This path does not take this method")
-
-
-@dataclass(slots=True)
-class Door:
-    """The state of a mounted inbox; sizes in bytes, times in seconds."""
-
-    body_bytes_max: int
-    body_timeout_s: float
-    concurrency_max: int
-    inbox: Inbox | None = None
-    inside: int = 0
-    is_stopping: bool = False
-
-
-DOOR: Final = web.AppKey("door", Door)
+_ID_CHARS_MAX: Final = 64
 
 
 def create_app(  # noqa: PLR0913 - settings, all but one by name
@@ -55,72 +38,90 @@ def create_app(  # noqa: PLR0913 - settings, all but one by name
     body_bytes_max: int = wire.REQUEST_BYTES_MAX,
     body_timeout_s: float = 10.0,
     concurrency_max: int = 4_096,
+    patience_ms: int = 10_000,
 ) -> web.Application:
     """Return an application with `POST /inbox`, `GET /inbox/{id}`, `GET /totals`, `GET /livez`, `GET /readyz`.
 
     The inbox at `path` (a SQLite file, made if missing) is opened when the application starts and closed when it
     is cleaned up. `effect(connection, message)` runs once per accepted message, in its dedup row's transaction;
-    without one, a ledger of quantities per id is kept. Bodies above `body_bytes_max` are refused, those that take
-    longer than `body_timeout_s` too; more than `concurrency_max` requests at once are answered 503.
+    without one, a ledger of quantities per id is kept. Bodies above `body_bytes_max` are refused (413), those that
+    take longer than `body_timeout_s` too (408); more than `concurrency_max` requests at once are answered 503, as
+    is everything while the database is busy for more than `patience_ms`, full or failing. Raises `ConfigError` for
+    a limit that admits nothing; starting raises `NotAQueue`, `NewerSchema`, `ConfigError`, `StoreBusy`.
     """
-    app = web.Application(client_max_size=body_bytes_max)
-    app[DOOR] = door = Door(body_bytes_max, body_timeout_s, concurrency_max)
+    door = Door(body_bytes_max, body_timeout_s, concurrency_max, Grumble(log))
 
     async def keep_open(_app: web.Application) -> AsyncIterator[None]:
-        door.inbox = Inbox(await open_inbox(path, effect=effect, journal=journal, force_wal=force_wal))
+        store = await open_inbox(
+            path, effect=effect, journal=journal, force_wal=force_wal, patience_ms=patience_ms
+        )
+        door.inbox = inbox = Inbox(store)
         yield
-        door.is_stopping = True
-        inbox, door.inbox = door.inbox, None
+        door.is_stopping, door.inbox = True, None
         await inbox.close()
 
+    app = web.Application()
+    app[DOOR] = door
     app.cleanup_ctx.append(keep_open)
-    app.router.add_post("/inbox", _guarded(post_message))
-    app.router.add_get("/inbox/{id}", _guarded(get_message))
-    app.router.add_get("/totals", _guarded(get_totals))
-    app.router.add_get("/livez", get_livez)
-    app.router.add_get("/readyz", _guarded(get_readyz))
-    for known in ("/inbox", "/inbox/{id}", "/totals", "/livez", "/readyz"):
-        app.router.add_route("*", known, refuse_method)
-    app.router.add_route("*", "/{path:.*}", refuse_path)
+    app.on_shutdown.append(_stop)
+    _add_routes(app)
     return app
 
 
+def _add_routes(app: web.Application) -> None:
+    routes: tuple[tuple[str, str, Handler], ...] = (
+        (hdrs.METH_POST, "/inbox", post_message),
+        (hdrs.METH_GET, "/inbox/{id}", get_message),
+        (hdrs.METH_GET, "/totals", get_totals),
+        (hdrs.METH_GET, "/livez", get_livez),
+        (hdrs.METH_GET, "/readyz", get_readyz),
+    )
+    for method, path, handler in routes:
+        app.router.add_route(method, path, _guarded(handler), expect_handler=_expect)
+        if method == hdrs.METH_GET:
+            app.router.add_route(hdrs.METH_HEAD, path, _guarded(handler), expect_handler=_expect)
+        app.router.add_route(hdrs.METH_ANY, path, _refuse_method(method), expect_handler=_expect)
+    app.router.add_route(hdrs.METH_ANY, "/{path:.*}", refuse_path, expect_handler=_expect)
+
+
 async def post_message(request: web.Request) -> web.StreamResponse:
-    """Take one message; see DESIGN of the HTTP contract in `asyncqueue.wire`."""
+    """Take one message; `asyncqueue.wire` is the contract. Answers when it is on the disk, not before."""
     door = request.app[DOOR]
-    if door.is_stopping or door.inbox is None or door.inside >= door.concurrency_max:
-        return _refusal(wire.BUSY, "stopping" if door.is_stopping else "too many requests at once")
-    door.inside += 1
+    door.enter()
+    held_bytes = 0
     try:
-        message = wire.parse_message(await _read_body(request, door))
-        key = request.headers.get(wire.IDEMPOTENCY_HEADER)
+        body = await door.read_body(request)
+        held_bytes = len(body)
+        door.bytes_inside += held_bytes
+        message = wire.parse_message(body)
+        headers = request.headers
+        key = headers.get(wire.IDEMPOTENCY_HEADER)
         if key is not None and key != message.id:
             raise WireError(wire.OUT_OF_RANGE, "Idempotency-Key and id differ")
-        token = _count(request.headers.get(wire.TOKEN_HEADER))
-        result = await door.inbox.receive(message, token, _count(request.headers.get(wire.ATTEMPT_HEADER)))
+        token, attempt = _count(headers.get(wire.TOKEN_HEADER)), _count(headers.get(wire.ATTEMPT_HEADER))
+        result = await door.open_inbox().receive(message, token, attempt)
     finally:
-        door.inside -= 1
+        door.leave(held_bytes)
     if result is Result.CONFLICT:
-        return _refusal(wire.CONFLICT, f"{message.id} was accepted with another quantity or payload")
+        return refusal(wire.CONFLICT, f"{message.id} was accepted with another quantity or payload")
     if result is Result.EFFECT_FAILED:
-        return _refusal(wire.EFFECT_FAILED, f"the effect of {message.id} failed and was undone")
+        return refusal(wire.EFFECT_FAILED, f"the effect of {message.id} failed and was undone")
     return web.Response(body=wire.encode_ack(message.id, message.qty, result), headers=_ACK_HEADERS)
 
 
 async def get_message(request: web.Request) -> web.StreamResponse:
     """Show what is kept of one message."""
-    inbox = _open_inbox(request)
-    kept = await inbox.get(request.match_info["id"])
+    message_id = request.match_info["id"]
+    is_possible = message_id.isascii() and len(message_id) <= _ID_CHARS_MAX
+    kept = await request.app[DOOR].open_inbox().get(message_id) if is_possible else None
     if kept is None:
-        return _refusal(wire.UNKNOWN_ID, "this id was never accepted here")
-    shown = asdict(kept)
-    shown["payload"] = None if kept.payload is None else json.loads(kept.payload)
-    return web.json_response(shown)
+        return refusal(wire.UNKNOWN_ID, "this id was never accepted here")
+    return web.Response(body=kept.as_json(), headers=_ACK_HEADERS)
 
 
 async def get_totals(request: web.Request) -> web.StreamResponse:
     """Show the counts."""
-    totals = await _open_inbox(request).totals()
+    totals = await request.app[DOOR].open_inbox().totals()
     return web.json_response({**asdict(totals), "requests": totals.requests})
 
 
@@ -131,65 +132,58 @@ async def get_livez(_request: web.Request) -> web.StreamResponse:
 
 async def get_readyz(request: web.Request) -> web.StreamResponse:
     """Answer 200 only if messages can be taken: the store can be read and no stop is under way."""
-    if request.app[DOOR].is_stopping:
-        return _refusal(wire.BUSY, "stopping")
-    await _open_inbox(request).totals()
+    door = request.app[DOOR]
+    if door.is_stopping:
+        return refusal(wire.BUSY, "stopping")
+    await door.open_inbox().totals()
     return web.json_response({"status": "ready"})
 
 
 async def refuse_path(_request: web.Request) -> web.StreamResponse:
     """Answer for every path that is not ours."""
-    return _refusal(_NO_PATH, "the paths are /inbox, /inbox/{id}, /totals, /livez and /readyz")
+    return refusal(NO_PATH, "the paths are /inbox, /inbox/{id}, /totals, /livez and /readyz")
 
 
-async def refuse_method(_request: web.Request) -> web.StreamResponse:
-    """Answer for a path of ours with another method."""
-    return _refusal(_NO_METHOD, "POST to /inbox, GET everything else")
+def _refuse_method(allowed: str) -> Handler:
+    """Return what answers for a path of ours with another method."""
+
+    async def refuse_method(_request: web.Request) -> web.StreamResponse:
+        return refusal(NO_METHOD, f"this path takes {allowed}", {hdrs.ALLOW: allowed})
+
+    return refuse_method
 
 
 def _guarded(handler: Handler) -> Handler:
-    """Turn what a handler raises on purpose into its problem."""
+    """Turn what a handler raises into its problem; a bug is logged and answered without its text."""
 
     async def guarded(request: web.Request) -> web.StreamResponse:
         try:
             return await handler(request)
         except WireError as error:
-            return _refusal(error.problem, error.detail)
-        except StoreError as error:
-            log.warning("answered 503: %s", error)
-            return _refusal(wire.BUSY, "the store cannot take it now")
+            return refusal(error.problem, error.detail)
         except AsyncQueueError as error:
-            return _refusal(wire.BUSY, str(error))
+            request.app[DOOR].grumble.say(f"answered 503: {error}")
+            return refusal(wire.BUSY, "the store cannot take it now")
+        except Exception:
+            log.exception("answered 500: a bug")
+            return refusal(BUG, "nothing is known of its effect; sending it again is safe")
 
     return guarded
 
 
-def _open_inbox(request: web.Request) -> Inbox:
-    inbox = request.app[DOOR].inbox
-    if inbox is None:
-        raise WireError(wire.BUSY, "the inbox is not open")
-    return inbox
+async def _expect(request: web.Request) -> web.StreamResponse | None:
+    """Ask for the body of a client that waits to be asked; refuse every other expectation in our own words."""
+    if request.version < HttpVersion11:
+        return None
+    if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+        return refusal(NO_EXPECTATION, "Expect can only be 100-continue")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # an answer has not begun by it
+    return None
 
 
-async def _read_body(request: web.Request, door: Door) -> bytes:
-    """Return the body, within its size and time. Content encodings are refused before a byte is unpacked."""
-    if (
-        request.content_type != wire.JSON_TYPE
-        or request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity"
-    ):
-        raise WireError(wire.UNSUPPORTED, "Content-Type must be application/json, without Content-Encoding")
-    if (request.content_length or 0) > door.body_bytes_max:
-        raise WireError(wire.TOO_LARGE, f"more than {door.body_bytes_max} bytes")
-    body = b""
-    try:
-        async with asyncio.timeout(door.body_timeout_s):
-            while chunk := await request.content.readany():
-                body += chunk
-                if len(body) > door.body_bytes_max:
-                    raise WireError(wire.TOO_LARGE, f"more than {door.body_bytes_max} bytes")
-    except TimeoutError:
-        raise WireError(wire.REQUEST_TIMEOUT, f"the body took more than {door.body_timeout_s:g} s") from None
-    return body
+async def _stop(app: web.Application) -> None:
+    app[DOOR].is_stopping = True
 
 
 def _count(text: str | None) -> int | None:
@@ -197,13 +191,3 @@ def _count(text: str | None) -> int | None:
     if text is None or len(text) > _COUNT_DIGITS_MAX or not (text.isascii() and text.isdigit()):
         return None
     return int(text)
-
-
-def _refusal(problem: Problem, detail: str) -> web.Response:
-    headers = {hdrs.CONTENT_TYPE: wire.PROBLEM_TYPE}
-    if problem is wire.BUSY:
-        headers[hdrs.RETRY_AFTER] = _RETRY_AFTER_S
-    response = web.Response(body=wire.encode_problem(problem, detail), status=problem.status, headers=headers)
-    if problem in (wire.TOO_LARGE, wire.REQUEST_TIMEOUT):
-        response.force_close()  # the rest of the body is not waited for
-    return response

@@ -1,8 +1,12 @@
 """The inbox: what arrived, what it is answered, and the group commit in between."""
 
+from typing import Final
+
 from asyncqueue.stores.batching import Batcher
 from asyncqueue.wire import Message
 from receiver.stores.base import Arrival, Effect, InboxStore, Kept, Result, Totals
+
+_CHARS_PER_WEIGHT: Final = 1024  # a batch of 1,024 holds at most about a million characters of payload
 
 __all__ = ["Arrival", "Effect", "Inbox", "Kept", "Result", "Totals"]
 
@@ -20,7 +24,8 @@ class Inbox:
         When this returns, the dedup row, the effect and the answer are on the disk together. Raises `StoreError`
         if the database could not; then nothing is.
         """
-        return await self._batcher.submit(Arrival(message, token, attempt))
+        weight = 1 if message.payload is None else 1 + len(message.payload) // _CHARS_PER_WEIGHT
+        return await self._batcher.submit(Arrival(message, token, attempt), weight)
 
     async def get(self, message_id: str) -> Kept | None:
         """Return what is kept of an accepted message, or None."""

@@ -173,7 +173,7 @@ class Transaction(Protocol):
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """Lease up to `claim.limit` eligible jobs: highest priority first, then ascending seq, exactly.
 
-        Between queues, jobs of equal priority take turns, and the queue that goes first changes with each claim.
+        Between queues, jobs of equal priority take turns: next is the queue that this store served longest ago.
 
         Eligible is pending and due, or leased with an expired lease; a deadline that has passed or a used-up
         attempt budget makes a job dead instead (a bounded number of those per call). State, token, attempt
@@ -186,7 +186,8 @@ class Transaction(Protocol):
 
         A report with an effect runs it inside this transaction, in a savepoint with the settlement: a stale ticket
         does not run its effect, and an effect that raises undoes both, leaves the job leased and is answered with
-        its own error (not raised).
+        its own error (not raised), with `BadEffect` if it tried to end the transaction. Reports on one job are
+        taken in their order.
 
         Stale: the job is not leased, or quantity, owner, token or attempt differ, or (unless the store was
         opened with `late="accept"`) the lease is over. `lease_until` is not compared: renewals move it.
@@ -202,7 +203,7 @@ class Transaction(Protocol):
         ...
 
     async def note(self, notes: Sequence[Note]) -> list[None]:
-        """Add history rows for attempts that make no report; the jobs stay as they are."""
+        """Add history rows for attempts without a report; the jobs stay as they are, unknown ids leave no row."""
         ...
 
     async def cancel(self, ids: Sequence[str]) -> list[Status | None]:
@@ -213,7 +214,7 @@ class Transaction(Protocol):
         ...
 
     async def redrive(self, redrives: Sequence[Redrive]) -> list[bool | NotDead]:
-        """Put dead jobs back with a fresh budget and an audit row each; NotDead (not raised) for all others."""
+        """Put dead jobs back with a fresh budget and an audit row each; NotDead with the status for others."""
         ...
 
     async def sweep(self, limit: int) -> int:
@@ -263,7 +264,10 @@ class Store(Protocol):
         ...
 
     async def history(self, job_id: str, limit: int) -> list[HistoryRow]:
-        """Return a job's timeline, oldest first: attempts that were not a plain success, and redrives."""
+        """Return a job's timeline, oldest first: attempts that were not a plain success, and redrives.
+
+        The order is that of the tokens, not of clocks; a redrive follows the attempt whose token it found.
+        """
         ...
 
     async def queues(self) -> dict[str, bool]:

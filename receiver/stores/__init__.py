@@ -4,13 +4,13 @@ import os
 
 from asyncqueue.errors import ConfigError
 from receiver.stores.base import Effect, InboxStore
-from receiver.stores.sqlite.store import Journal, SqliteInbox
+from receiver.stores.sqlite.store import Journal, Profile, SqliteInbox
 
 __all__ = ["open_inbox"]
 
 
 async def open_inbox(
-    url: str | os.PathLike[str], *, effect: Effect | None, journal: Journal, force_wal: bool
+    url: str | os.PathLike[str], *, effect: Effect | None, journal: Journal, force_wal: bool, patience_ms: int
 ) -> InboxStore:
     """Open the inbox at `url`, the path of a SQLite file (made if missing).
 
@@ -19,4 +19,5 @@ async def open_inbox(
     where = os.fspath(url)
     if "://" in where or not where or where.startswith(":memory:") or "\0" in where:
         raise ConfigError(f"not an inbox: {where!r}: give the path of a file")
-    return await SqliteInbox.open(where, effect=effect, journal=journal, force_wal=force_wal)
+    profile = Profile(journal, patience_ms=patience_ms, force_wal=force_wal)
+    return await SqliteInbox.open(where, profile, effect)

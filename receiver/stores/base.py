@@ -1,5 +1,6 @@
 """What a store of an inbox must do."""
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +13,9 @@ __all__ = ["Arrival", "Effect", "InboxStore", "Kept", "Result", "Totals"]
 Effect = Callable[[Any, Message], Awaitable[object]]
 """`await effect(connection, message)`: database work on the store's connection, in the inbox row's transaction.
 
-It runs once per accepted message, in a savepoint; it must not commit or roll back.
+It runs once per accepted message, in a savepoint of its own; if it raises, the message is as if it had never come.
+It cannot end the transaction: SQLite refuses COMMIT, ROLLBACK, BEGIN and `executescript` while it runs. If one of
+its statements rolls it back all the same (`INSERT OR ROLLBACK`), the whole set fails and nothing is kept.
 """
 
 
@@ -36,7 +39,11 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of an accepted message; `received_at` in ms since the epoch, `times` counts its requests."""
+    """What is kept of an accepted message.
+
+    `received_at` is in milliseconds since the epoch, `payload` canonical JSON text; `token` and `attempt` are
+    those of the first request, `times` counts the requests that were answered `accepted` or `duplicate`.
+    """
 
     id: str
     qty: int
@@ -46,6 +53,21 @@ class Kept:
     token: int | None
     attempt: int | None
     times: int
+
+    def as_json(self) -> bytes:
+        """Return one JSON object; the payload's text is spliced in, so that it need not be read again."""
+        shown = json.dumps(
+            {
+                "id": self.id,
+                "qty": self.qty,
+                "result": self.result,
+                "received_at": self.received_at,
+                "token": self.token,
+                "attempt": self.attempt,
+                "times": self.times,
+            }
+        )
+        return f'{shown[:-1]}, "payload": {"null" if self.payload is None else self.payload}}}'.encode()
 
 
 @dataclass(frozen=True, slots=True)

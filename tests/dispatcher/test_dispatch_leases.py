@@ -290,9 +290,9 @@ async def test_jobs_taken_back_by_lapse_are_retried_and_nothing_is_lost_or_doubl
     outage = Outage(queue)
     write = queue._store.write
 
-    async def shaky(work):
+    async def shaky(work, **how):
         outage.error = StoreBusy("busy") if chance.random() < 0.3 else None
-        return await write(work)
+        return await write(work, **how)
 
     queue._store.write = shaky
     finished: list[str] = []

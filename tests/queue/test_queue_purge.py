@@ -1,6 +1,7 @@
 """Retention: what a purge takes, what it leaves, and when it warns."""
 
 import contextlib
+import time
 import warnings
 
 import aiosqlite
@@ -114,6 +115,25 @@ async def test_purge_goes_in_small_sets_and_pauses_between_them(queue, raw, comm
         assert await queue.purge(older_than_ms=0) == 1_050
     assert len(commits) == 6
     assert len([nap for nap in taken if nap > 0]) == 5
+
+
+async def test_purge_rests_as_long_as_each_set_took_so_that_a_slow_disk_is_not_hogged(
+    queue, raw, monkeypatch, naps
+):
+    await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(450)])
+    raw.execute("UPDATE jobs SET status = 'done'")
+    original = queue._store.write
+
+    async def slow_write(work, **options):
+        time.sleep(0.05)  # noqa: ASYNC251 - asyncio.sleep is what is recorded
+        return await original(work, **options)
+
+    monkeypatch.setattr(queue._store, "write", slow_write)
+    with naps() as taken:
+        assert await queue.purge(older_than_ms=0) == 450
+    rests = [nap for nap in taken if nap > 0]
+    assert len(rests) == 2
+    assert min(rests) >= 0.05
 
 
 async def test_purge_below_the_dedup_horizon_does_it_but_warns(opening, ended):

@@ -54,7 +54,7 @@ async def every_hop(attempt):
     """Try `attempt(hop)` for hop 0, 1, 2 ... until there is no such hop."""
     for hop in range(HOPS_MAX):
         if not await attempt(hop):
-            assert hop > 1, "nothing was cancelled at all"
+            assert hop > 0, "nothing was cancelled at all"
             return
     raise AssertionError("it never ran to its end")
 
@@ -165,8 +165,8 @@ async def test_close_cancelled_at_any_hop_still_closes(path, hop_hook, resources
 
     async def attempt(hop):
         queue = await Queue.open(path)
+        # It joins a batch in the step before the close begins, so that the close finds it under way.
         writer = asyncio.ensure_future(queue.enqueue(f"a{hop}", 1))
-        await asyncio.sleep(0)  # it has joined a batch
         reached = await cancelled_at(hop_hook, queue.close, hop, how)
         outcome = (await asyncio.gather(writer, return_exceptions=True))[0]
         assert outcome is True or isinstance(outcome, StoreClosed)

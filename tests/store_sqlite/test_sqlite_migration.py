@@ -128,26 +128,30 @@ def test_eight_processes_racing_to_open_one_file_migrate_it_once(path, spawn, st
     assert version_of(path) == schema.VERSION
 
 
-# One child forks a grandchild per hop; each is killed as it is about to make (or has just made) that hop.
+# One child forks a grandchild per hop; each is killed as it is about to make (or has just made) that hop. The
+# statements of a transaction that runs in one hop count as hops of their own.
 KILLER = """
 import asyncio, os, shutil, sys
 from pathlib import Path
 import aiosqlite
+from asyncqueue.stores.sqlite.connection import InlineConnection
 folder, program = Path(sys.argv[1]), sys.argv[2]
 exec(program)
-original = aiosqlite.Connection._execute
 def killed_at(hop, when, path):
     count = 0
-    async def execute(self, *arguments, **keywords):
-        nonlocal count
-        mine, count = count, count + 1
-        if (mine, when) == (hop, "before"):
-            os._exit(9)
-        result = await original(self, *arguments, **keywords)
-        if (mine, when) == (hop, "after"):
-            os._exit(9)
-        return result
-    aiosqlite.Connection._execute = execute
+    def killing(original):
+        async def execute(self, *arguments, **keywords):
+            nonlocal count
+            mine, count = count, count + 1
+            if (mine, when) == (hop, "before"):
+                os._exit(9)
+            result = await original(self, *arguments, **keywords)
+            if (mine, when) == (hop, "after"):
+                os._exit(9)
+            return result
+        return execute
+    aiosqlite.Connection._execute = killing(aiosqlite.Connection._execute)
+    InlineConnection.execute_fetchall = killing(InlineConnection.execute_fetchall)
     asyncio.run(story(path))
     os._exit(0)
 for when in ("before", "after"):

@@ -10,7 +10,7 @@ __all__ = [
     "EFFECT_UNDO",
     "FORGET",
     "GET",
-    "KNOWN",
+    "JUDGE",
     "LEDGER",
     "SCHEMA_MARK",
     "SCHEMA_STATE",
@@ -35,18 +35,25 @@ ON CONFLICT (id) DO NOTHING
 RETURNING id
 """
 LEDGER: Final = "INSERT INTO ledger (id, qty) SELECT value ->> 0, value ->> 1 FROM json_each(:items)"
-KNOWN: Final = "SELECT id, qty, payload FROM inbox WHERE id IN (SELECT value FROM json_each(:ids))"
+JUDGE: Final = """
+SELECT item.key, inbox.qty = item.value ->> 1 AND inbox.payload IS item.value ->> 2
+FROM json_each(:items) AS item CROSS JOIN inbox ON inbox.id = item.value ->> 0
+"""
 SEEN_AGAIN: Final = """
 UPDATE inbox SET times = times + (item.value ->> 1) FROM json_each(:items) AS item
 WHERE inbox.id = item.value ->> 0
 """
+# An item is [id, qty, payload, times, ordinal]: the ordinal counts the kinds of conflict of its id within the set,
+# as the rows that this very statement adds cannot be counted by it.
 CONFLICT: Final = """
-INSERT INTO conflicts (id, qty, payload, first_at, last_at)
-SELECT value ->> 0, value ->> 1, value ->> 2, :now, :now FROM json_each(:items)
-WHERE (SELECT count(*) FROM conflicts WHERE conflicts.id = value ->> 0) < :per_id_max
-   OR EXISTS (SELECT 1 FROM conflicts
-              WHERE conflicts.id = value ->> 0 AND conflicts.qty = value ->> 1 AND conflicts.payload = value ->> 2)
-ON CONFLICT (id, qty, payload) DO UPDATE SET times = times + 1, last_at = excluded.last_at
+INSERT INTO conflicts (id, kept_qty, qty, payload, first_at, last_at, times)
+SELECT item.value ->> 0, (SELECT qty FROM inbox WHERE inbox.id = item.value ->> 0), item.value ->> 1,
+       item.value ->> 2, :now, :now, item.value ->> 3
+FROM json_each(:items) AS item
+WHERE (SELECT count(*) FROM conflicts WHERE conflicts.id = item.value ->> 0) + (item.value ->> 4) < :per_id_max
+   OR EXISTS (SELECT 1 FROM conflicts WHERE conflicts.id = item.value ->> 0
+              AND conflicts.qty = item.value ->> 1 AND conflicts.payload = item.value ->> 2)
+ON CONFLICT (id, qty, payload) DO UPDATE SET times = times + excluded.times, last_at = excluded.last_at
 """
 EFFECT_BEGIN: Final = "SAVEPOINT inbox_effect"
 EFFECT_UNDO: Final = "ROLLBACK TO inbox_effect"

@@ -1,6 +1,8 @@
 """The SQLite inbox: one short transaction per set of messages."""
 
+import asyncio
 import json
+import logging
 import os
 import sqlite3
 import time
@@ -18,7 +20,9 @@ from asyncqueue.wire import Message
 from receiver.stores.base import Arrival, Effect, Kept, Result, Totals
 from receiver.stores.sqlite import statements
 
-__all__ = ["Journal", "SqliteInbox"]
+__all__ = ["Journal", "Profile", "SqliteInbox"]
+
+log = logging.getLogger("receiver")
 
 _VERSION: Final = 1
 _TABLES: Final = 4
@@ -35,7 +39,7 @@ class SqliteInbox:
 
     @classmethod
     async def open(
-        cls, path: str | os.PathLike[str], *, effect: Effect | None, journal: Journal, force_wal: bool
+        cls, path: str | os.PathLike[str], profile: Profile, effect: Effect | None = None
     ) -> "SqliteInbox":
         """Open or make the file. Raises `NotAQueue`, `NewerSchema`, `ConfigError`, `StoreBusy`."""
         where = Path(path)
@@ -49,14 +53,13 @@ class SqliteInbox:
                     await connection.execute_fetchall(statement)
                 await connection.execute_fetchall(statements.SCHEMA_MARK)
 
-        profile = Profile(journal, force_wal=force_wal)
         return cls(await Database.open(path, profile, migrate, inspect=inspect), effect)
 
     async def receive(self, arrivals: Sequence[Arrival]) -> list[Result | Exception]:
         """See `receiver.stores.base.InboxStore`."""
 
         async def work(connection: aiosqlite.Connection) -> list[Result | Exception]:
-            return await _Set(connection, self._effect).receive(arrivals)
+            return await _Set(connection, self._effect, arrivals).receive()
 
         return await (self._database.write_inline(work) if self._effect is None else self._database.write(work))
 
@@ -77,92 +80,137 @@ class SqliteInbox:
 class _Set:
     """One set of messages inside its transaction."""
 
-    def __init__(self, connection: aiosqlite.Connection, effect: Effect | None) -> None:
+    def __init__(
+        self, connection: aiosqlite.Connection, effect: Effect | None, arrivals: Sequence[Arrival]
+    ) -> None:
         self._connection = connection
         self._effect = effect
+        self._arrivals = arrivals
         self._now_ms = time.time_ns() // 1_000_000
+        self._items = _array(
+            [(a.message.id, a.message.qty, a.message.payload, a.token, a.attempt) for a in arrivals]
+        )
 
-    async def receive(self, arrivals: Sequence[Arrival]) -> list[Result | Exception]:
-        items = [(a.message.id, a.message.qty, a.message.payload, a.token, a.attempt) for a in arrivals]
-        new = {row[0] for row in await self._rows(statements.ACCEPT, items=_array(items))}
-        first = {arrival.message.id: arrival.message for arrival in reversed(arrivals)}
-        accepted = [first[message_id] for message_id in new]
-        failed = await self._run_effects(accepted)
-        results = await self._judge(arrivals, new, failed)
-        await self._count(arrivals, results, [message for message in accepted if message.id not in failed])
+    async def receive(self) -> list[Result | Exception]:
+        new = {row[0] for row in await self._rows(statements.ACCEPT, items=self._items)}
+        accepted = self._first_of(new)
+        if self._effect is None:
+            await self._enter_in_ledger(accepted)
+            failed: set[str] = set()
+        else:
+            failed = await self._run_effects(self._effect, accepted)
+            accepted = [message for message in accepted if message.id not in failed]
+        if len(accepted) == len(self._arrivals):
+            results = [Result.ACCEPTED] * len(accepted)
+        else:
+            results = await self._judge({message.id for message in accepted}, failed)
+            await self._keep_repeats(results)
+        await self._rows(
+            statements.TOTALS_ADD,
+            messages=len(accepted),
+            quantity=sum(message.qty for message in accepted),
+            duplicates=results.count(Result.DUPLICATE),
+            conflicts=results.count(Result.CONFLICT),
+        )
         return [*results]
 
-    async def _run_effects(self, accepted: list[Message]) -> set[str]:
+    def _first_of(self, new: set[str]) -> list[Message]:
+        """Return the messages that were inserted: of each new id the first."""
+        if len(new) == len(self._arrivals):
+            return [arrival.message for arrival in self._arrivals]
+        first: dict[str, Message] = {}
+        for arrival in self._arrivals:
+            if arrival.message.id in new:
+                first.setdefault(arrival.message.id, arrival.message)
+        return list(first.values())
+
+    async def _enter_in_ledger(self, accepted: list[Message]) -> None:
+        if len(accepted) == len(self._arrivals):
+            await self._rows(statements.LEDGER, items=self._items)
+        elif accepted:
+            await self._rows(statements.LEDGER, items=_array((m.id, m.qty) for m in accepted))
+
+    async def _run_effects(self, effect: Effect, accepted: list[Message]) -> set[str]:
         """Run the effect of each accepted message; return the ids whose effect failed and was undone."""
-        if self._effect is None:
-            if accepted:
-                await self._rows(statements.LEDGER, items=_array((m.id, m.qty) for m in accepted))
-            return set()
         failed = set()
-        for message in accepted:
-            if not await self._run_effect(self._effect, message):
-                failed.add(message.id)
+        await self._connection.set_authorizer(_forbid_ending)
+        try:
+            for message in accepted:
+                if not await self._run_effect(effect, message):
+                    failed.add(message.id)
+        finally:
+            self._connection.row_factory = None
+            await self._connection.set_authorizer(None)
         if failed:
             await self._rows(statements.FORGET, ids=_array(failed))
         return failed
 
     async def _run_effect(self, effect: Effect, message: Message) -> bool:
         await self._rows(statements.EFFECT_BEGIN)
-        ok = True
+        ok = False
         try:
             await effect(self._connection, message)
-        except Exception:  # noqa: BLE001 - undone, answered 500 and never remembered
-            ok = False
+            ok = True
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # we are cancelled, not only something inside the effect
+            log.warning("the effect of %s was cancelled and undone", message.id)
+        except Exception:
+            log.warning("the effect of %s failed and was undone", message.id, exc_info=True)
         if not self._connection.in_transaction:
-            raise StoreError("an effect ended the transaction that it runs in: it must not commit or roll back")
+            raise StoreError(f"the effect of {message.id} rolled its transaction back; nothing of the set is kept")
+        self._connection.row_factory = None
         if not ok:
             await self._rows(statements.EFFECT_UNDO)
         await self._rows(statements.EFFECT_END)
         return ok
 
-    async def _judge(self, arrivals: Sequence[Arrival], new: set[str], failed: set[str]) -> list[Result]:
-        if len(new) == len(arrivals) and not failed:
-            return [Result.ACCEPTED] * len(arrivals)
-        again = {a.message.id for a in arrivals if a.message.id not in failed}
-        known = {row[0]: (row[1], row[2]) for row in await self._rows(statements.KNOWN, ids=_array(again))}
-        unanswered = new - failed
+    async def _judge(self, accepted: set[str], failed: set[str]) -> list[Result]:
+        """Return a result for each arrival, in order."""
+        is_same = dict(await self._rows(statements.JUDGE, items=self._items))
         results = []
-        for arrival in arrivals:
-            message = arrival.message
-            if message.id in failed:
+        for index, arrival in enumerate(self._arrivals):
+            message_id = arrival.message.id
+            if message_id in failed:
                 results.append(Result.EFFECT_FAILED)
-            elif known[message.id] != (message.qty, message.payload):
+            elif not is_same[index]:
                 results.append(Result.CONFLICT)
-            elif message.id in unanswered:
-                unanswered.discard(message.id)
+            elif message_id in accepted:
+                accepted.discard(message_id)
                 results.append(Result.ACCEPTED)
             else:
                 results.append(Result.DUPLICATE)
         return results
 
-    async def _count(self, arrivals: Sequence[Arrival], results: list[Result], accepted: list[Message]) -> None:
-        by_result = Counter(results)
-        if by_result[Result.DUPLICATE]:
-            again = Counter(a.message.id for a, r in zip(arrivals, results, strict=True) if r is Result.DUPLICATE)
-            await self._rows(statements.SEEN_AGAIN, items=_array(again.items()))
-        if by_result[Result.CONFLICT]:
-            evidence = [
-                (a.message.id, a.message.qty, (a.message.payload or "")[:_EVIDENCE_CHARS_MAX])
-                for a, r in zip(arrivals, results, strict=True)
-                if r is Result.CONFLICT
-            ]
-            await self._rows(statements.CONFLICT, items=_array(evidence), per_id_max=_CONFLICTS_PER_ID_MAX)
-        await self._rows(
-            statements.TOTALS_ADD,
-            messages=len(accepted),
-            quantity=sum(message.qty for message in accepted),
-            duplicates=by_result[Result.DUPLICATE],
-            conflicts=by_result[Result.CONFLICT],
-        )
+    async def _keep_repeats(self, results: list[Result]) -> None:
+        """Count duplicates per id; keep conflicts as evidence."""
+        repeats: Counter[str] = Counter()
+        evidence: Counter[tuple[str, int, str]] = Counter()
+        for arrival, result in zip(self._arrivals, results, strict=True):
+            message = arrival.message
+            if result is Result.DUPLICATE:
+                repeats[message.id] += 1
+            elif result is Result.CONFLICT:
+                evidence[message.id, message.qty, (message.payload or "")[:_EVIDENCE_CHARS_MAX]] += 1
+        if repeats:
+            await self._rows(statements.SEEN_AGAIN, items=_array(repeats.items()))
+        if evidence:
+            kinds: Counter[str] = Counter()
+            items = []
+            for (message_id, qty, payload), times in evidence.items():
+                items.append((message_id, qty, payload, times, kinds[message_id]))
+                kinds[message_id] += 1
+            await self._rows(statements.CONFLICT, items=_array(items), per_id_max=_CONFLICTS_PER_ID_MAX)
 
     async def _rows(self, statement: str, **parameters: Any) -> list[Any]:
         parameters["now"] = self._now_ms
         return list(await self._connection.execute_fetchall(statement, parameters))
+
+
+def _forbid_ending(action: int, _first: str, _second: str, _database: str, _trigger: str) -> int:
+    """Let an effect do everything but begin or end a transaction."""
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
 
 def _array(items: Iterable[Any]) -> str:
@@ -172,7 +220,7 @@ def _array(items: Iterable[Any]) -> str:
 async def _is_new(connection: aiosqlite.Connection, path: Path) -> bool:
     """Tell whether the tables must be made; raise for a database of something else or of a later version."""
     ((version, tables, ours),) = await connection.execute_fetchall(statements.SCHEMA_STATE)
-    if tables and ours != _TABLES:
+    if tables and (ours != _TABLES or version < _VERSION):
         raise NotAQueue(f"{path}: a database, but not an inbox: its tables are missing or differ")
     if version > _VERSION:
         raise NewerSchema(f"{path}: schema {version} is newer than {_VERSION}: upgrade asyncqueue to open it")

@@ -16,9 +16,10 @@ CREATE TABLE ledger (
   qty INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Evidence: other quantities or payloads offered under a known id; a bounded number per id.
+-- Evidence: other quantities or payloads (their beginning) offered under a known id; a bounded number per id.
 CREATE TABLE conflicts (
   id TEXT NOT NULL,
+  kept_qty INTEGER NOT NULL,
   qty INTEGER NOT NULL,
   payload TEXT NOT NULL,
   first_at INTEGER NOT NULL,

@@ -1,0 +1,133 @@
+"""What do the effects of a thousand handlers cost in one commit, and does a failing one harm the others?
+
+1,000 leased jobs are finished with an effect each, which writes a row; every tenth raises after its row is
+written. Once by callers that wait at the same moment, who share a commit; then by one caller after the other,
+each with a transaction of its own; both fully durable, in turns, on one file. Checked each time: exactly the rows
+of the failing ones are absent, each caller got its own error, and their jobs are still leased. Exit status 1 if
+any of that is wrong.
+"""
+
+import argparse
+import asyncio
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import aiosqlite
+
+from asyncqueue import LeasedJob, NewJob, Queue
+from asyncqueue.job import EffectWork
+from asyncqueue.lifecycle import Status
+from benchmarks.harness import machine, spread, table
+
+TURN = 10  # every tenth effect fails
+LEASE_MS = 3_600_000
+LEDGER = "CREATE TABLE ledger (id TEXT NOT NULL)"
+BOOK = "INSERT INTO ledger VALUES (?)"
+
+Finish = Callable[[], Awaitable[Status | None]]
+Answers = list[Status | BaseException | None]
+
+
+class RefusedError(Exception):
+    """What every tenth effect raises; it names its job."""
+
+
+def fails(job_id: str) -> bool:
+    return int(job_id.rpartition("-")[2]) % TURN == TURN - 1
+
+
+def effect_of(job: LeasedJob) -> EffectWork:
+    async def book(connection: aiosqlite.Connection) -> None:
+        await connection.execute_fetchall(BOOK, (job.id,))
+        if fails(job.id):
+            raise RefusedError(job.id)
+
+    return book
+
+
+async def at_once(finishes: Sequence[Finish]) -> Answers:
+    return [*await asyncio.gather(*(finish() for finish in finishes), return_exceptions=True)]
+
+
+async def one_by_one(finishes: Sequence[Finish]) -> Answers:
+    answers: Answers = []
+    for finish in finishes:
+        answers += await asyncio.gather(finish(), return_exceptions=True)
+    return answers
+
+
+WAYS = {"one commit together": at_once, "a transaction each": one_by_one}
+
+
+async def make(path: Path) -> None:
+    """Make the queue and, once it is closed again, the application's table beside it."""
+    async with Queue.open(path):
+        pass
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(LEDGER)
+
+
+async def measure(path: Path, count: int, repetitions: int) -> tuple[dict[str, list[float]], dict[str, object]]:
+    """Return the effects per second of each way in each repetition, and what each job's caller was told."""
+    rates: dict[str, list[float]] = {way: [] for way in WAYS}
+    told: dict[str, object] = {}
+    async with Queue.open(path) as queue:
+        for repetition in range(repetitions):
+            for number, (way, run) in enumerate(WAYS.items()):
+                await queue.enqueue_many(NewJob(f"r{repetition}-{number}-{i}", 1) for i in range(count))
+                leased = await queue.claim("bench", limit=count, lease_ms=LEASE_MS)
+                finishes = [partial(queue.finish, job, "ok", effect=effect_of(job)) for job in leased]
+                started = time.perf_counter()
+                answers = await run(finishes)
+                rates[way].append(count / (time.perf_counter() - started))
+                told |= {job.id: answer for job, answer in zip(leased, answers, strict=True)}
+    return rates, told
+
+
+def wrong(path: Path, told: dict[str, object]) -> list[str]:
+    """Return the ids for which the caller's answer, the ledger and the job's status are not as they must be."""
+    with closing(sqlite3.connect(path)) as connection:
+        booked = Counter(row[0] for row in connection.execute("SELECT id FROM ledger"))
+        statuses = dict(connection.execute("SELECT id, status FROM jobs").fetchall())
+    found = set(statuses) ^ set(told)
+    for job_id, answer in told.items():
+        if fails(job_id):
+            good = isinstance(answer, RefusedError) and str(answer) == job_id
+            good = good and (booked[job_id], statuses[job_id]) == (0, "leased")
+        else:
+            good = answer is Status.DONE and (booked[job_id], statuses[job_id]) == (1, "done")
+        if not good:
+            found.add(job_id)
+    return sorted(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--effects", type=int, default=1_000, help="at most 1,024: what one commit takes")
+    parser.add_argument("--repetitions", type=int, default=3)
+    options = parser.parse_args()
+    print(f"{machine()}\n{options.effects:,} effects, every tenth fails, {options.repetitions} repetitions\n")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "jobs.db"
+        asyncio.run(make(path))
+        rates, told = asyncio.run(measure(path, options.effects, options.repetitions))
+        misfits = wrong(path, told)
+    together, each = (statistics.median(rates[way]) for way in WAYS)
+    rows = [(way, spread(rates[way], 0), f"{statistics.median(rates[way]) / each:.1f}") for way in WAYS]
+    print(table(("effects by", "effects/s", "ratio"), rows))
+    failing = sum(map(fails, told))
+    print(f"\none commit together is {together / each:.1f} times as fast")
+    print(f"{len(told):,} effects, {failing:,} failed; not as they must be: {len(misfits)} {misfits[:3]}")
+    sys.exit(1 if misfits else 0)
+
+
+if __name__ == "__main__":
+    main()
