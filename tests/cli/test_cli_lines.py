@@ -157,6 +157,7 @@ def test_the_summary_and_the_rejects_name_every_refused_line(run, db, tmp_path):
         "duplicate": 1,
         "conflict": 1,
         "invalid": total,
+        "full": 0,
         "qty": 7,
     }
     assert [item["line"] for item in named] == [*range(2, total + 2), total + 3]
