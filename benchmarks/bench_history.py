@@ -243,7 +243,7 @@ async def run(options: argparse.Namespace) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, help="ended jobs in the large file (10,000,000; 2,000,000 if quick)")
-    parser.add_argument("--purge", type=int, help="rows to purge (1,000,000; 50,000 if quick)")
+    parser.add_argument("--purge", type=int, help="rows to purge (1,000,000; 200,000 if quick)")
     parser.add_argument("--ids", choices=("ordered", "scattered"), default="scattered", help="order of the ids")
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument("--idle-seconds", type=float, default=20.0, help="of each phase without a purge")
@@ -254,7 +254,7 @@ def main() -> None:
         print(asyncio.run(purge(options.purge_file, options.purge)))
         return
     options.rows = options.rows or (2_000_000 if options.quick else 10_000_000)
-    options.purge = options.purge or (50_000 if options.quick else 1_000_000)
+    options.purge = options.purge or (200_000 if options.quick else 1_000_000)
     if options.purge + options.purge // 10 > options.rows * 0.99:
         parser.error("there would be too few done rows to purge")
     print(f"{machine()}\n{options.rows:,} ended jobs, ids {options.ids}, purge of {options.purge:,}", flush=True)
