@@ -61,7 +61,7 @@ def build(path: Path, runs: list[tuple[str, int, int]]) -> None:
 
 def measure(path: Path, limit: int, repetitions: int) -> list[float]:
     """Return the milliseconds of each pick."""
-    parameters = {"queue": "default", "now": NOW_MS, "limit": limit}
+    parameters = {"queue": "default", "kinds": None, "now": NOW_MS, "limit": limit}
     times_ms = []
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(statements.PICK, parameters).fetchall()  # pages in
