@@ -9,10 +9,12 @@ import contextlib
 import ipaddress
 import json
 import logging
+import math
 import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
@@ -23,6 +25,12 @@ __all__ = ["main"]
 
 _MESSAGE_CHARS_MAX: Final = 1_000
 _FLUSH_S: Final = 0.5  # for an answer that is being written when the grace is over
+
+
+def _finite(_context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if math.isnan(value):  # which no range excludes
+        raise click.BadParameter("is not a number", param=parameter)
+    return value
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -43,6 +51,7 @@ _FLUSH_S: Final = 0.5  # for an answer that is being written when the grace is o
 @click.option(
     "--body-timeout-s",
     type=click.FloatRange(0.1, 3600),
+    callback=_finite,
     default=10.0,
     show_default=True,
     help="Longest time for a body to arrive, in seconds.",
@@ -64,6 +73,7 @@ _FLUSH_S: Final = 0.5  # for an answer that is being written when the grace is o
 @click.option(
     "--idle-s",
     type=click.FloatRange(0.1, 3600),
+    callback=_finite,
     default=75.0,
     show_default=True,
     help="How long a connection may be idle or stuck in a header, in seconds; keep it above the dispatcher's 15.",
@@ -71,6 +81,7 @@ _FLUSH_S: Final = 0.5  # for an answer that is being written when the grace is o
 @click.option(
     "--grace-s",
     type=click.FloatRange(0, 3600),
+    callback=_finite,
     default=10.0,
     show_default=True,
     help="How long a stop waits for requests in flight, in seconds.",
@@ -213,6 +224,8 @@ def _fail(message: str, code: int) -> NoReturn:
 
 def main() -> None:
     """Run the command; a user's mistake is one line on stderr and exit status 2."""
+    if sys.stdout is None:  # closed by the caller: there is nobody to tell, and that is no error
+        sys.stdout = Path(os.devnull).open("w", encoding="ascii", errors="replace")  # noqa: SIM115 - until the end
     logging.basicConfig(format="receiver: %(levelname)s: %(message)s", level=logging.WARNING)
     try:
         cli.main(prog_name="receiver", standalone_mode=False)

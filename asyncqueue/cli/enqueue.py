@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import click
 
+from asyncqueue.cli.failure import say
 from asyncqueue.cli.ingest import Ingest, Summary
 from asyncqueue.cli.lines import parse_json
 from asyncqueue.cli.options import INTEGER, as_json, check_journal, database, examples, journal
@@ -105,7 +106,8 @@ def enqueue(  # noqa: PLR0913 - one parameter an option
     1000000000. The same job again changes nothing; the same ID with another quantity, queue, kind or payload is a
     conflict. Lines of a file hold "id" and "qty", and may hold "payload", "queue", "kind", "priority", "delay_ms",
     "ttl_ms" and "max_attempts"; what a line leaves out is taken from the options. A bad line fails no other line:
-    exit code 1 if any was a conflict, invalid, or refused by --max-pending.
+    exit code 2 if any was invalid, else 1 if any was a conflict or refused by --max-pending. DB is not made for a
+    file without one good line.
     """
     check_journal(journal, force_wal=force_wal)
     if max_pending is not None:
@@ -156,8 +158,12 @@ def _many(ingest: Ingest, rejects: str | None, *, json_: bool) -> None:
         print_json(summary.record())
     else:
         _print(summary, rejects)
+    if summary.invalid:
+        worst = next((refusal for refusal in summary.first if refusal.kind == "invalid"), None)
+        where = f"; the first is line {worst.line}: {printable(worst.error, 200)}" if worst else ""
+        say("error", f"{summary.invalid} of {summary.lines} lines are invalid and were left out{where}")
     if summary.refused:
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(2 if summary.invalid else 1)
 
 
 def _print(summary: Summary, rejects: str | None) -> None:

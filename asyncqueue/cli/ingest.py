@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -97,16 +97,19 @@ class Ingest:
         with ExitStack() as files:
             source = self._open_source(files)
             sink = self._open_rejects(files)
-            async with Queue.open(self._db, **self._opening) as queue:
+            async with AsyncExitStack() as resources:
                 with _Bar(source) as bar:
-                    await self._pump(queue, source, sink, bar)
+                    await self._pump(resources, source, sink, bar)
         return self._summary
 
-    async def _pump(self, queue: Queue, source: BinaryIO, sink: TextIO | None, bar: "_Bar") -> None:
+    async def _pump(self, resources: AsyncExitStack, source: BinaryIO, sink: TextIO | None, bar: "_Bar") -> None:
+        queue: Queue | None = None  # opened, and made, for the first good line
         sets = batches(source, self._defaults)
         while (batch := await anyio.to_thread.run_sync(next, sets, None, abandon_on_cancel=True)) is not None:
             good = [line.job for line in batch if line.job is not None]
-            answers = iter(await queue.enqueue_many(good) if good else ())
+            if good and queue is None:
+                queue = await resources.enter_async_context(Queue.open(self._db, **self._opening))
+            answers = iter(await queue.enqueue_many(good) if good and queue else ())
             for line in batch:
                 answer = InvalidJob(line.error) if line.job is None else next(answers)
                 self._count(line, answer, sink)

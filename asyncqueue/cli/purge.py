@@ -40,8 +40,6 @@ def purge(  # noqa: PLR0913 - one parameter an option
         check_int("--limit", limit, Range(1, SEQ_MAX))
     if older_than_ms == 0 and not everything:
         raise click.UsageError(f"this would purge every {status} job: give an age, or --all")
-    if older_than_ms < DEFAULT_DEDUP_MS:
-        say("warning", _horizon(older_than_ms))
     count = anyio.run(_purge, db, status, older_than_ms, limit)
     if json_:
         print_json({"status": status, "older_than_ms": older_than_ms, "purged": count})
@@ -60,4 +58,6 @@ async def _purge(db: str, status: str, older_than_ms: int, limit: int | None) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DedupHorizonWarning)  # told already, in our own form
         async with existing(db) as queue:
+            if older_than_ms < DEFAULT_DEDUP_MS:
+                say("warning", _horizon(older_than_ms))
             return await queue.purge(status=status, older_than_ms=older_than_ms, limit=limit)

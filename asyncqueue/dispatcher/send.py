@@ -6,6 +6,7 @@ The request is section 7 of the design. What each answer and each failure means 
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Literal, NamedTuple, Self
@@ -102,6 +103,10 @@ def meaning_of(status: int, body: bytes) -> Meaning:
     """Return what an answer without the acknowledgement means; `body` is asked for its problem type."""
     special = PROBLEMS.get((status, wire.problem_type(body) or ""))
     return special or STATUSES.get(status) or CLASSES.get(status // 100, _UNEXPECTED)
+
+
+_HOST_CHARS_MAX: Final = 253
+_LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
 class HttpSender:
@@ -238,7 +243,20 @@ def _checked_url(text: str) -> URL:
         raise ConfigError("send: the URL must not hold credentials")
     if "#" in text:
         raise ConfigError("send: the URL must not have a fragment")
+    if not _is_host(url.host or ""):
+        raise ConfigError("send: the URL's host is neither a name nor an address")
     return url
+
+
+def _is_host(host: str) -> bool:
+    """Tell whether `host` can be looked up at all: an IP literal, or labels that DNS can carry."""
+    if ":" in host:
+        return True  # yarl takes only valid IPv6 literals
+    try:
+        name = host.encode("idna").decode("ascii")
+    except UnicodeError:
+        return False
+    return len(name) <= _HOST_CHARS_MAX and all(map(_LABEL.fullmatch, name.removesuffix(".").split(".")))
 
 
 def _checked_ms(name: str, value: int, allowed: Range) -> int:

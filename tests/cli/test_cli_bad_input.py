@@ -304,7 +304,7 @@ def test_ctrl_c_while_standard_input_is_silent_ends_with_130(db, environment):
         env=environment,
     )
     os.close(reading)
-    os.write(writing, b'{"id":"a","qty":1}\n')
+    os.write(writing, b'{"id":"a","qty":1}\n' * 2_500)  # more than a set, less than a pipe holds
     while not db.exists():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -146,8 +147,9 @@ def test_the_summary_and_the_rejects_name_every_refused_line(run, db, tmp_path):
     lines = [good, *HOSTILE.values(), good, b'{"id":"one","qty":2}', b'{"id":"two","qty":5}']
     source = b"\n".join(line.replace(b"\n", b" ") for line in lines)
     ended = run("enqueue", db, "--file", "-", "--rejects", rejects, "--json", stdin=source)
-    assert ended.returncode == 1
-    assert ended.stderr == ""
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"asyncqueue: error: {len(HOSTILE)} of {len(HOSTILE) + 4} lines are invalid")
+    assert ended.stderr.count("\n") == 1
     summary = json.loads(ended.stdout)
     named = summary.pop("rejects")
     total = len(HOSTILE)
@@ -172,7 +174,7 @@ def test_the_summary_and_the_rejects_name_every_refused_line(run, db, tmp_path):
 def test_the_human_summary_names_the_first_few_and_escapes_them(run, db):
     source = '{"id":"a","qty":1}\n' + '{"id":"\\u001b[31m","qty":1}\n' * 7
     ended = run("enqueue", db, "--file", "-", stdin=source)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert ended.stdout.startswith("8 lines: 1 new, 0 duplicate, 0 conflict, 7 invalid\n  line 2: id must be")
     assert "and 2 more: --rejects FILE writes them all" in ended.stdout
     assert "\x1b" not in ended.stdout
@@ -217,3 +219,15 @@ def test_200_000_lines_stay_below_150_mb(db, tmp_path, environment):
     assert json.loads(summary)["new"] == 200_000
     unit_bytes = 1 if sys.platform == "darwin" else 1024
     assert int(maxrss) * unit_bytes < 150 * 1024 * 1024
+
+
+def test_a_file_without_one_good_line_makes_no_database(run, db):
+    ended = run("enqueue", db, "--file", "-", stdin='{"id":"a","qty":0}\nnot json\n')
+    assert ended.returncode == 2
+    assert "2 of 2 lines are invalid" in ended.stderr
+    assert not Path(db).exists()
+
+
+def test_a_file_with_conflicts_alone_exits_1(run, db):
+    ended = run("enqueue", db, "--file", "-", stdin='{"id":"a","qty":1}\n{"id":"a","qty":2}\n')
+    assert (ended.returncode, ended.stderr) == (1, "")

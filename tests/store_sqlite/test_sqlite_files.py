@@ -395,3 +395,13 @@ def test_pragmas_are_what_the_durability_facts_ask_for():
     """FAULTS, fact 1."""
     assert statements.PRAGMAS["delete"][1].endswith("EXTRA")
     assert statements.PRAGMAS["wal"][1].endswith("FULL")
+
+
+async def test_file_in_a_folder_that_cannot_be_written_is_refused_at_open(tmp_path, monkeypatch):
+    path = tmp_path / "jobs.db"
+    async with Queue.open(path):
+        pass
+    asked = os.access
+    monkeypatch.setattr(os, "access", lambda where, mode: where != tmp_path and asked(where, mode))
+    with pytest.raises(NotAQueue, match="is not writable"):
+        await Queue.open(path)

@@ -107,6 +107,8 @@ def check_path(path: str | os.PathLike[str], *, create: bool) -> Path:
         raise NotAQueue(f"{path}: has {found.st_nlink} hard links; its locks and journal would be split")
     if not found.st_mode & 0o222 or not os.access(where, os.W_OK):
         raise NotAQueue(f"{path}: is read-only")
+    if not os.access(where.parent, os.W_OK):
+        raise NotAQueue(f"{path}: the folder {where.parent} is not writable; SQLite keeps its journal there")
     return where.resolve()  # SQLite names its journal after the real file: so does the gate
 
 
