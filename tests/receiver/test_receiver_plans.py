@@ -6,7 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from receiver.stores.sqlite import statements, store
+from asyncqueue.stores.sqlite.schema import script
+from receiver.stores.sqlite import statements
 
 PARAMETERS = {
     "now": 1,
@@ -26,7 +27,7 @@ SMALL = ("totals", "item", "json_each")  # one row, or as many as the request br
 @pytest.fixture
 def connection():
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
-        for statement in store._schema():
+        for statement in script("0001_inbox.sql", "receiver.stores.sqlite"):
             memory.execute(statement)
         yield memory
 

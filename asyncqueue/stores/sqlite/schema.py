@@ -34,9 +34,9 @@ _JOBS: Final = [
 _REDRIVES: Final = ["seq", "id", "token", "at_ms", "note"]
 
 
-def script(name: str) -> list[str]:
-    """Return the statements of one schema file, to be run one by one inside a transaction."""
-    text = (resources.files("asyncqueue.stores.sqlite") / "schema" / name).read_text("utf-8")
+def script(name: str, package: str = "asyncqueue.stores.sqlite") -> list[str]:
+    """Return the statements of one schema file of `package`, to be run one by one inside a transaction."""
+    text = (resources.files(package) / "schema" / name).read_text("utf-8")
     parts: list[str] = [""]
     for line in text.splitlines(keepends=True):
         parts[-1] += line

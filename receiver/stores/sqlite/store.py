@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ import aiosqlite
 
 from asyncqueue.errors import NewerSchema, NotAQueue, StoreError
 from asyncqueue.stores.sqlite.connection import Database, Journal, Profile
+from asyncqueue.stores.sqlite.schema import script
 from asyncqueue.wire import Message
 from receiver.stores.base import Arrival, Effect, Kept, Result, Totals
 from receiver.stores.sqlite import statements
@@ -49,7 +49,7 @@ class SqliteInbox:
 
         async def migrate(connection: aiosqlite.Connection) -> None:
             if await _is_new(connection, where):
-                for statement in _schema():
+                for statement in script("0001_inbox.sql", "receiver.stores.sqlite"):
                     await connection.execute_fetchall(statement)
                 await connection.execute_fetchall(statements.SCHEMA_MARK)
 
@@ -225,13 +225,3 @@ async def _is_new(connection: aiosqlite.Connection, path: Path) -> bool:
     if version > _VERSION:
         raise NewerSchema(f"{path}: schema {version} is newer than {_VERSION}: upgrade asyncqueue to open it")
     return not tables
-
-
-def _schema() -> list[str]:
-    text = (resources.files("receiver.stores.sqlite") / "schema" / "0001_inbox.sql").read_text("utf-8")
-    parts = [""]
-    for line in text.splitlines(keepends=True):
-        parts[-1] += line
-        if sqlite3.complete_statement(parts[-1]):
-            parts.append("")
-    return [part for part in parts if part.strip()]
