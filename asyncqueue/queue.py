@@ -483,7 +483,8 @@ class Queue:
     ) -> int | None:
         """Return how long until the next live job (of `queues`, of `kinds`) falls due (0: now), None without one.
 
-        With `kinds` the cost may grow with the number of live jobs.
+        The cost grows with the number of queues that have live jobs; with the kind `job` among `kinds`, with that
+        of live jobs.
         """
         return await self._store.next_due_ms(queues, kinds)
 

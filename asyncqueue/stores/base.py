@@ -173,7 +173,8 @@ class Transaction(Protocol):
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """Lease up to `claim.limit` eligible jobs: highest priority first, then ascending seq, exactly.
 
-        Between queues, jobs of equal priority take turns: next is the queue that this store served longest ago.
+        Between queues, jobs of equal priority take turns in a ring of the queues' names, which goes on from claim
+        to claim of this store; it may ask as many queues as it wants jobs, not all there are.
 
         Eligible is pending and due, or leased with an expired lease; a deadline that has passed or a used-up
         attempt budget makes a job dead instead (a bounded number of those per call). State, token, attempt
@@ -283,8 +284,8 @@ class Store(Protocol):
     ) -> int | None:
         """Return the span from now to the next moment a live job falls due (0: now), None without live jobs.
 
-        With `queues` and `kinds` only jobs of these count; those of paused queues never do. With `kinds` it may
-        cost a look at every live job.
+        With `queues` and `kinds` only jobs of these count; those of paused queues never do. It may
+        cost a look at every queue, and with the default kind at every live job.
         """
         ...
 

@@ -106,6 +106,40 @@ async def test_claim_that_names_queues_lets_those_take_turns_and_no_other(queue)
     assert sorted(taken) == ["a0", "a1", "a2", "c0", "c1", "c2"]
 
 
+async def test_each_of_three_hundred_queues_has_its_turn_before_any_has_a_second(queue):
+    """FAULTS 26: whatever the limit, a claim goes on in the ring where the last one stopped."""
+    names = [f"q{n}" for n in range(300)]
+    await queue.enqueue_many([NewJob(f"{name}-{n}", 1, queue=name) for n in range(3) for name in names])
+    taken = []
+    for limit in (1, 64, 7, 128, 100):
+        taken += [leased.queue for leased in await queue.claim("w", limit=limit)]
+    assert sorted(taken) == sorted(names)
+    taken = [leased.queue for leased in await queue.claim("w", limit=900)]
+    assert sorted(taken) == sorted(2 * names)
+
+
+async def test_constant_work_of_a_high_priority_does_not_turn_the_ring_of_a_lower_one(queue):
+    await fill(queue, a=20, b=20, c=20)
+    taken = []
+    for n in range(12):
+        await queue.enqueue(f"urgent{n}", 1, queue="c", priority=9)
+        first, second = await claim_ids(queue, limit=2)
+        assert first == f"urgent{n}"
+        taken.append(second[0])
+    assert {name: taken.count(name) for name in "abc"} == {"a": 4, "b": 4, "c": 4}
+
+
+@pytest.mark.parametrize("start", [0, 1, 2])
+@pytest.mark.parametrize("limit", [1, 5, 64])
+async def test_queue_whose_due_jobs_cannot_be_claimed_costs_the_others_nothing(queue, raw, clock, limit, start):
+    """More that must die than one claim may sweep: they are passed over, wherever the ring begins."""
+    await fill(queue, b=64)
+    await queue.enqueue_many([NewJob(f"{name}{n}", 1, queue=name) for n in range(3_000) for name in "ac"])
+    raw.execute("UPDATE jobs SET attempts = max_attempts WHERE queue IN ('a', 'c')")
+    clock.advance(start)
+    assert await claim_ids(queue, limit=limit) == [f"b{n}" for n in range(limit)]
+
+
 # --- kinds -------------------------------------------------------------------------------------------
 
 
@@ -123,6 +157,45 @@ async def test_kind_is_found_behind_many_jobs_of_another(queue):
     await queue.enqueue_many([NewJob(f"x{n}", 1, kind="x") for n in range(5_000)])
     await queue.enqueue("y", 1, kind="y")
     assert await claim_ids(queue, kinds=["y"]) == ["y"]
+
+
+async def test_kinds_of_one_claim_come_in_the_order_of_priority_and_seq_whatever_their_kind(queue):
+    kinds = ("mail", "job", "fax", "other")
+    jobs = [NewJob(f"{kind}{n}", 1, kind=kind, priority=n % 3 - 1) for n in range(600) for kind in kinds]
+    await queue.enqueue_many(jobs)
+    wanted = ("fax", "job", "mail", "none")
+    expected = [
+        job.id for job in sorted(jobs, key=lambda job: (-job.priority, jobs.index(job))) if job.kind in wanted
+    ]
+    taken = []
+    for limit in (1, 100, 700, 3, 996):
+        taken += await claim_ids(queue, limit=limit, kinds=wanted)
+    assert taken == expected
+
+
+async def test_queues_take_turns_also_among_jobs_of_some_kinds(queue):
+    jobs = [
+        NewJob(f"{name}-{kind}{n}", 1, queue=name, kind=kind) for n in range(9) for name in "abc" for kind in "xyz"
+    ]
+    await queue.enqueue_many(jobs)
+    await queue.pause("b")
+    taken = await claim_ids(queue, limit=8, kinds=["x", "y"])
+    assert sorted(taken) == sorted(f"{name}-{kind}{n}" for name in "ac" for kind in "xy" for n in range(2))
+    assert await claim_ids(queue, limit=9, kinds=["z"], queues=["b"]) == []
+    assert await claim_ids(queue, limit=2, kinds=["z"], queues=["c"]) == ["c-z0", "c-z1"]
+
+
+async def test_next_due_of_kinds_is_that_of_the_first_of_them_wherever_it_waits(queue, clock):
+    await queue.enqueue_many([NewJob(f"x{n}", 1, kind="x", delay_ms=900 - n, priority=n % 3) for n in range(600)])
+    await queue.enqueue("y", 1, kind="y", queue="q", delay_ms=50, priority=-2)
+    await queue.enqueue("plain", 1, delay_ms=70)
+    assert await queue.next_due_ms(kinds=["x"]) == 301
+    assert await queue.next_due_ms(kinds=["x", "y"]) == 50
+    assert await queue.next_due_ms(kinds=["x", "job"]) == 70
+    assert await queue.next_due_ms(["default"], ["y"]) is None
+    assert await queue.next_due_ms(kinds=["none"]) is None
+    await queue.pause("q")
+    assert await queue.next_due_ms(kinds=["y"]) is None
 
 
 @pytest.mark.parametrize("kinds", ["mail", ["no such name!"], [""], [1]])

@@ -14,7 +14,7 @@ from asyncqueue.errors import ConfigError, ForkedProcess, NewerSchema, NotAQueue
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 from asyncqueue.stores import open_store
-from asyncqueue.stores.sqlite import statements
+from asyncqueue.stores.sqlite import schema, statements
 from asyncqueue.stores.sqlite.connection import Profile, check_path, has_wal_reset_bug
 
 
@@ -178,7 +178,7 @@ async def test_path_and_sqlite_url_name_the_same_file(path, prefix):
     assert path.exists()
 
 
-@pytest.mark.parametrize("version", [3, 99, 2**31 - 1])
+@pytest.mark.parametrize("version", [schema.VERSION + 1, 99, 2**31 - 1])
 async def test_newer_schema_is_refused_in_words_and_left_as_it_was(path, version):
     """FAULTS 56: old code opens a newer file."""
     async with Queue.open(path) as queue:

@@ -9,7 +9,9 @@ import sqlite3
 
 import pytest
 
+from asyncqueue.stores.base import Claim, Rules
 from asyncqueue.stores.sqlite import schema, statements
+from asyncqueue.stores.sqlite.store import SqliteTransaction
 
 NOW = 1_000_000
 ROWS = 100_000
@@ -19,8 +21,12 @@ PARAMETERS = {
     "limit": 64,
     "id": "j1",
     "queues": None,
-    "kind": None,
+    "kind": "mail",
     "kinds": None,
+    "level": 0,
+    "after": "",
+    "until": None,
+    "count": 64,
     "reason": None,
     "prefix": None,
     "status": "dead",
@@ -42,7 +48,7 @@ PARAMETERS = {
 
 def connect():
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    for name in (schema.CONTRACT_SCRIPT, schema.PRODUCT_SCRIPT):
+    for _lacks, name in schema.SCRIPTS:
         for statement in schema.script(name):
             connection.execute(statement)
     return connection
@@ -109,7 +115,17 @@ HOT = {
     "GET": {"sqlite_autoindex_jobs_1"},
     "NEXT_DUE": {"jobs_walk_coarse"},
     "DUE_BY_QUEUE": {"jobs_walk_coarse"},
-    "NEXT_DUE_OF_KINDS": {"jobs_walk_coarse"},
+    "NEXT_DUE_OF_KINDS": {"jobs_kinds"},
+    "NEXT_DUE_OF_DEFAULT": {"jobs_walk_coarse"},
+    "LEVELS": {"jobs_levels"},
+    "LEVELS_OF_KINDS": {"jobs_kinds"},
+    "RING_OF_LEVEL": {"jobs_levels"},
+    "RING_OF_ZERO": {"jobs_walk_coarse"},
+    "RING_OF_KIND": {"jobs_kinds"},
+    "PICK_OF_LEVEL": {"jobs_walk_coarse", "jobs_walk_fine"},
+    "PICK_OF_LEVEL_JSON": {"jobs_walk_coarse", "jobs_walk_fine"},
+    "PICK_OF_KIND": {"jobs_kinds"},
+    "PICK_OF_KIND_JSON": {"jobs_kinds"},
     "STATUS_OF": {"sqlite_autoindex_jobs_1"},
     "CANCEL": {"sqlite_autoindex_jobs_1"},
     "CANCELLED": {"sqlite_autoindex_jobs_1"},
@@ -139,7 +155,8 @@ def test_hot_statement_uses_its_index_and_never_scans_the_jobs(name, is_analysed
             if step.startswith("SCAN") and ("jobs" in step.split()[:2] or step.split()[1] in ("j", "nxt")):
                 # Walking a partial index from its best end, under LIMIT 1, is no scan; nor is a look at the dead.
                 assert "USING" in step, steps
-                assert "jobs_walk" in step or "jobs_spent" in step or "jobs_dead" in step, steps
+                known = ("jobs_walk", "jobs_spent", "jobs_dead", "jobs_levels")
+                assert any(index in step for index in known), steps
         for index in HOT[name]:
             assert any(index in step for step in steps), (index, steps)
 
@@ -147,7 +164,7 @@ def test_hot_statement_uses_its_index_and_never_scans_the_jobs(name, is_analysed
 def test_every_statement_on_jobs_is_either_checked_here_or_known_to_be_cold():
     cold = {
         *("LIST", "COUNT", "BEGIN", "COMMIT", "DATA_VERSION", "SCHEMA_STATE", "SCHEMA_MARK", "PRAGMAS"),
-        *("EFFECT_BEGIN", "EFFECT_UNDO", "EFFECT_END"),
+        *("SCHEMA_VERSION", "EFFECT_BEGIN", "EFFECT_UNDO", "EFFECT_END"),
     }
     product = {name for name in statements.__all__ if not name.startswith("CONTRACT_")}
     assert product == set(HOT) | cold
@@ -253,3 +270,94 @@ def test_counts_are_read_without_a_look_at_any_job(name):
         steps = plan(connection, getattr(statements, name))
         assert steps
         assert not any("jobs" in step.split() for step in steps), steps
+
+
+# --- many queues, many kinds -------------------------------------------------------------------------
+
+
+def spread(connection, queues, jobs, **columns):
+    """Insert `jobs` due jobs in each of `queues` queues, with these columns (kind, priority, available_at)."""
+    values = {"kind": "job", "priority": 0, "available_at": NOW, **columns}
+    connection.execute(
+        """
+        WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < ?1 * ?2)
+        INSERT INTO jobs (id, qty, status, attempts, max_attempts, token, available_at, deadline, queue, kind,
+                          priority)
+        SELECT 'q' || ((SELECT ifnull(max(seq), 0) FROM jobs) + i), 1, 'pending', 0, 3, 0, ?3, ?4,
+               'q' || printf('%06d', i % ?1), ?5, ?6 FROM n
+        """,
+        (queues, jobs, values["available_at"], NOW * 2, values["kind"], values["priority"]),
+    )
+
+
+async def claim_steps(connection, **wanted):
+    """Return how many steps (in tens) a claim takes, and the jobs that it got."""
+    count = 0
+
+    def tick():
+        nonlocal count
+        count += 1
+        return 0
+
+    asked = {"limit": 64, "queues": None, "kinds": None, **wanted}
+    claim = Claim("w", asked["limit"], 1_000, asked["queues"], asked["kinds"])
+    transaction = SqliteTransaction(InlineConnectionOf(connection), NOW, Rules())
+    connection.set_progress_handler(tick, 10)
+    leased = await transaction.claim(claim)
+    connection.set_progress_handler(None, 0)
+    return count, leased
+
+
+class InlineConnectionOf:
+    """A plain connection with the driver's interface."""
+
+    def __init__(self, connection):
+        self._connection = connection
+        self.in_transaction = True
+
+    async def execute_fetchall(self, sql, parameters=()):
+        return self._connection.execute(sql, parameters).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("limit", "columns"),
+    [(1, {}), (64, {}), (64, {"priority": 7}), (64, {"kind": "mail", "kinds": ("mail",)})],
+    ids=["one job", "many jobs", "of a priority", "of a kind"],
+)
+async def test_claim_over_ten_thousand_queues_costs_what_it_costs_over_two_hundred(limit, columns):
+    """FAULTS 26 and 40: the cost is bounded by the limit, not by how many queues there are."""
+    costs = []
+    kinds = columns.get("kinds")
+    for queues in (200, 10_000):
+        with contextlib.closing(connect()) as connection:
+            spread(connection, queues, 1, **{name: columns[name] for name in columns if name != "kinds"})
+            cost, leased = await claim_steps(connection, limit=limit, kinds=kinds)
+            assert len({job.queue for job in leased}) == limit
+            costs.append(cost)
+    assert costs[1] <= 1.5 * costs[0] + 100, costs
+
+
+async def test_claim_of_a_kind_costs_the_same_behind_a_hundred_thousand_jobs_of_another():
+    costs = []
+    for others in (10, ROWS):
+        with contextlib.closing(connect()) as connection:
+            spread(connection, 1, others, kind="fax")
+            spread(connection, 1, 100, kind="mail")
+            cost, leased = await claim_steps(connection, kinds=("mail", "post"))
+            assert len(leased) == 64
+            due = steps_of(connection, statements.NEXT_DUE_OF_KINDS, kinds='["mail"]', queues=None)
+            assert due[1] == [(NOW,)]
+            costs.append((cost, due[0]))
+    (cost, due), (cost_behind, due_behind) = costs
+    assert cost_behind <= 1.5 * cost + 100, costs
+    assert due_behind <= 1.5 * due + 10, costs
+
+
+async def test_claim_passes_over_a_thousand_queues_with_nothing_due_without_a_pick_in_each():
+    with contextlib.closing(connect()) as connection:
+        spread(connection, 1_000, 1, available_at=NOW + 1)
+        idle, leased = await claim_steps(connection)
+        assert leased == []
+        fill(connection, run(1_000))
+        bare = steps_of(connection, statements.PICK, limit=1)[0]
+        assert idle <= 1_000 * bare / 10, (idle, bare)

@@ -129,8 +129,10 @@ def _check_schema(execute: Execute) -> None:
     (state,) = execute(statements.SCHEMA_STATE, {})
     if not schema.judge(state, _WHERE):
         return
-    _version, tables, *_columns = state
+    version, tables, *_columns = state
     what = "a queue as the contract functions made it" if tables else "empty"
+    if version:
+        what = "a queue of an older version"
     raise NotAQueue(f"{_WHERE}: {what}; open it once by Queue.open, which adds what the outbox needs")
 
 

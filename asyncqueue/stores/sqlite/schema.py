@@ -11,11 +11,15 @@ import aiosqlite
 from asyncqueue.errors import NewerSchema, NotAQueue
 from asyncqueue.stores.sqlite import statements
 
-__all__ = ["CONTRACT_SCRIPT", "PRODUCT_SCRIPT", "VERSION", "inspect", "judge", "migrate", "script"]
+__all__ = ["CONTRACT_SCRIPT", "SCRIPTS", "VERSION", "inspect", "judge", "migrate", "script"]
 
-VERSION: Final = 2  # of `PRAGMA user_version`; a contract file has 0
+VERSION: Final = 3  # of `PRAGMA user_version`; a contract file has 0
 CONTRACT_SCRIPT: Final = "0001_contract.sql"
 PRODUCT_SCRIPT: Final = "0002_product.sql"
+TURNS_SCRIPT: Final = "0003_turns.sql"
+SCRIPTS: Final = ((0, CONTRACT_SCRIPT), (0, PRODUCT_SCRIPT), (2, TURNS_SCRIPT))
+"""Each script, and the last version that lacks what it makes."""
+_OLDER: Final = frozenset(lacks for lacks, _name in SCRIPTS)
 
 _JOBS: Final = [
     "seq",
@@ -70,7 +74,7 @@ def judge(state: Sequence[Any], path: Path | str) -> bool:
         raise NewerSchema(f"{path}: schema {version} is newer than {VERSION}: upgrade asyncqueue to open it")
     if version == VERSION:
         return False
-    if version or len(columns) > len(_JOBS):
+    if version not in _OLDER or (not version and len(columns) > len(_JOBS)):
         raise NotAQueue(f"{path}: a queue with unknown changes (schema {version}); nothing was changed")
     return True
 
@@ -83,7 +87,9 @@ async def migrate(connection: aiosqlite.Connection, path: Path, *, create: bool 
     """
     if not await inspect(connection, path, create=create):
         return
-    for name in (CONTRACT_SCRIPT, PRODUCT_SCRIPT):
-        for statement in script(name):
-            await connection.execute_fetchall(statement)
+    ((version,),) = await connection.execute_fetchall(statements.SCHEMA_VERSION)
+    for lacks, name in SCRIPTS:
+        if version <= lacks:
+            for statement in script(name):
+                await connection.execute_fetchall(statement)
     await connection.execute_fetchall(statements.SCHEMA_MARK)

@@ -37,16 +37,23 @@ __all__ = [
     "GET",
     "HISTORY",
     "HISTORY_APPEND",
+    "LEVELS",
+    "LEVELS_OF_KINDS",
     "LIST",
     "LIST_DEAD",
     "LOOK",
     "LOST",
     "NEXT_DUE",
+    "NEXT_DUE_OF_DEFAULT",
     "NEXT_DUE_OF_KINDS",
     "PAUSE",
     "PENDING",
     "PICK",
     "PICK_JSON",
+    "PICK_OF_KIND",
+    "PICK_OF_KIND_JSON",
+    "PICK_OF_LEVEL",
+    "PICK_OF_LEVEL_JSON",
     "PRAGMAS",
     "PURGE",
     "PURGEABLE",
@@ -57,8 +64,12 @@ __all__ = [
     "REDRIVE_AUDIT",
     "RELEASE",
     "RENEW",
+    "RING_OF_KIND",
+    "RING_OF_LEVEL",
+    "RING_OF_ZERO",
     "SCHEMA_MARK",
     "SCHEMA_STATE",
+    "SCHEMA_VERSION",
     "STATS",
     "STATUS_OF",
     "SWEEP",
@@ -146,7 +157,8 @@ SELECT (SELECT user_version FROM pragma_user_version),
        (SELECT group_concat(name) FROM pragma_table_info('jobs')),
        (SELECT group_concat(name) FROM pragma_table_info('redrives'))
 """
-SCHEMA_MARK: Final = "PRAGMA user_version = 2"
+SCHEMA_VERSION: Final = "PRAGMA user_version"
+SCHEMA_MARK: Final = "PRAGMA user_version = 3"
 
 # --- enqueue -----------------------------------------------------------------------------------------
 
@@ -177,30 +189,7 @@ WHERE status IN ('pending','leased') AND attempts >= max_attempts AND deadline >
   AND (status = 'pending' OR lease_until <= :now)
 """
 
-# The first :limit eligible jobs of one queue, in order. `walk` visits the (priority, coarse bucket) pairs that
-# hold live jobs by one seek each; a coarse bucket in which nothing is due is skipped by one more; inside one,
-# each of its 128 fine buckets is a range of the fine index. A fine bucket holds at most 128 rows, so the first
-# limit+127 rows in bucket order contain the first :limit rows in seq order.
-PICK: Final = """
-WITH RECURSIVE
-walk(p, b) AS (
-  SELECT priority, bucket FROM (
-    SELECT priority, seq >> 14 AS bucket FROM jobs INDEXED BY jobs_walk_coarse
-    WHERE status IN ('pending','leased') AND queue = :queue ORDER BY priority DESC, seq >> 14 LIMIT 1)
-  UNION ALL
-  SELECT
-    ifnull(
-      (SELECT p FROM jobs INDEXED BY jobs_walk_coarse
-       WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 > b LIMIT 1),
-      (SELECT priority FROM jobs INDEXED BY jobs_walk_coarse
-       WHERE status IN ('pending','leased') AND queue = :queue AND priority < p ORDER BY priority DESC LIMIT 1)),
-    ifnull(
-      (SELECT seq >> 14 FROM jobs INDEXED BY jobs_walk_coarse
-       WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 > b
-       ORDER BY seq >> 14 LIMIT 1),
-      -1)
-  FROM walk WHERE p IS NOT NULL
-),
+_FOUND: Final = """
 offsets(i) AS (VALUES (0) UNION ALL SELECT i + 1 FROM offsets WHERE i < 127)
 SELECT seq, priority, status FROM (
   SELECT j.seq, j.priority, j.status
@@ -220,20 +209,50 @@ SELECT seq, priority, status FROM (
 ORDER BY priority DESC, seq LIMIT :limit
 """
 
+# The first :limit eligible jobs of one queue, in order. `walk` visits the (priority, coarse bucket) pairs that
+# hold live jobs by one seek each; a coarse bucket in which nothing is due is skipped by one more; inside one,
+# each of its 128 fine buckets is a range of the fine index. A fine bucket holds at most 128 rows, so the first
+# limit+127 rows in bucket order contain the first :limit rows in seq order.
+PICK: Final = f"""
+WITH RECURSIVE
+walk(p, b) AS (
+  SELECT priority, bucket FROM (
+    SELECT priority, seq >> 14 AS bucket FROM jobs INDEXED BY jobs_walk_coarse
+    WHERE status IN ('pending','leased') AND queue = :queue ORDER BY priority DESC, seq >> 14 LIMIT 1)
+  UNION ALL
+  SELECT
+    ifnull(
+      (SELECT p FROM jobs INDEXED BY jobs_walk_coarse
+       WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 > b LIMIT 1),
+      (SELECT priority FROM jobs INDEXED BY jobs_walk_coarse
+       WHERE status IN ('pending','leased') AND queue = :queue AND priority < p ORDER BY priority DESC LIMIT 1)),
+    ifnull(
+      (SELECT seq >> 14 FROM jobs INDEXED BY jobs_walk_coarse
+       WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 > b
+       ORDER BY seq >> 14 LIMIT 1),
+      -1)
+  FROM walk WHERE p IS NOT NULL
+),
+{_FOUND}"""  # noqa: S608 - a constant, joined from a constant
+
 PICK_JSON: Final = f"SELECT json_group_array(json_array(seq, priority, status)) FROM ({PICK})"  # noqa: S608 - constants
 
-# What a claim must know first, in one hop: jobs to sweep (at most :sweep) and the queues with live jobs that
-# are not paused.
+# What a claim must know first, in one hop: jobs to sweep (at most :sweep), and two queues with live jobs that are
+# not paused; if there is only one, the claim need not take turns. Of :queues if given, live or not.
 LOOK: Final = f"""
 WITH RECURSIVE names(name) AS (
-  SELECT min(queue) FROM jobs INDEXED BY jobs_walk_coarse WHERE status IN ('pending','leased')
+  SELECT min(queue) FROM jobs INDEXED BY jobs_walk_coarse
+  WHERE status IN ('pending','leased') AND :queues IS NULL
   UNION ALL
   SELECT (SELECT min(queue) FROM jobs INDEXED BY jobs_walk_coarse
           WHERE status IN ('pending','leased') AND queue > name)
   FROM names WHERE name IS NOT NULL
-)
-SELECT name, NULL AS seq FROM names
-WHERE name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM queues WHERE queues.name = names.name AND paused)
+),
+wanted(name) AS (SELECT name FROM names UNION ALL SELECT DISTINCT value FROM json_each(:queues))
+SELECT * FROM (
+  SELECT name, NULL AS seq FROM wanted
+  WHERE name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM queues WHERE queues.name = wanted.name AND paused)
+  LIMIT 2)
 UNION ALL
 SELECT NULL, seq FROM (SELECT seq FROM ({SWEEPABLE}) LIMIT :sweep)
 """  # noqa: S608 - a constant, joined from a constant
@@ -266,6 +285,128 @@ INSERT OR IGNORE INTO attempts (id, token, attempt, owner, at_ms, outcome, certa
 SELECT id, token, attempts, owner, :now, 'lost', 'unknown', 'lease ran out without a report' FROM jobs
 WHERE status = 'leased' AND seq IN (SELECT value FROM json_each(:seqs))
 """
+
+# --- turns between queues, and kinds -------------------------------------------------------------------
+
+# These find their way level by level: a level is one priority. A claim that takes turns asks for the levels, for
+# the queues that have something due at the best one, then picks from those.
+
+# The priorities other than 0 that live jobs have, best first: one seek each.
+LEVELS: Final = """
+WITH RECURSIVE levels(p) AS (
+  SELECT max(priority) FROM jobs INDEXED BY jobs_levels WHERE status IN ('pending','leased') AND priority <> 0
+  UNION ALL
+  SELECT (SELECT priority FROM jobs INDEXED BY jobs_levels
+          WHERE status IN ('pending','leased') AND priority <> 0 AND priority < p ORDER BY priority DESC LIMIT 1)
+  FROM levels WHERE p IS NOT NULL
+)
+SELECT json_group_array(p) FROM levels WHERE p IS NOT NULL
+"""
+LEVELS_OF_KINDS: Final = """
+WITH RECURSIVE levels(k, p) AS (
+  SELECT value, (SELECT priority FROM jobs INDEXED BY jobs_kinds
+                 WHERE status IN ('pending','leased') AND kind <> 'job' AND kind = value
+                 ORDER BY priority DESC LIMIT 1)
+  FROM json_each(:kinds)
+  UNION ALL
+  SELECT k, (SELECT priority FROM jobs INDEXED BY jobs_kinds
+             WHERE status IN ('pending','leased') AND kind <> 'job' AND kind = k AND priority < p
+             ORDER BY priority DESC LIMIT 1)
+  FROM levels WHERE p IS NOT NULL
+)
+SELECT json_group_array(json_array(k, p)) FROM levels WHERE p IS NOT NULL
+"""
+
+_DUE: Final = "CASE status WHEN 'pending' THEN available_at ELSE lease_until END"
+
+
+def _ring(index: str, next_queue: str, jobs: str, bits: int) -> str:
+    """Return the statement for the first :count queues after :after, by name, that have a job due at a level.
+
+    It hops from queue to queue by `next_queue` (or takes :queues) and in each from bucket to bucket of `bits`
+    bits, by `index`, until one is due; `jobs` says which jobs count.
+    """
+    return f"""
+WITH RECURSIVE names(name) AS (
+  SELECT queue FROM (
+    SELECT queue FROM jobs INDEXED BY {index} WHERE {next_queue} AND queue > :after AND :queues IS NULL
+    ORDER BY queue LIMIT 1)
+  UNION ALL
+  SELECT (SELECT queue FROM jobs INDEXED BY {index} WHERE {next_queue} AND queue > name ORDER BY queue LIMIT 1)
+  FROM names WHERE name IS NOT NULL
+),
+wanted(name) AS (
+  SELECT name FROM names WHERE name IS NOT NULL
+  UNION ALL
+  SELECT value FROM (SELECT DISTINCT value FROM json_each(:queues) WHERE value > :after ORDER BY value)
+)
+SELECT name FROM wanted
+WHERE (:until IS NULL OR name <= :until)
+  AND NOT EXISTS (SELECT 1 FROM queues WHERE queues.name = wanted.name AND paused)
+  AND EXISTS (
+    WITH RECURSIVE buckets(b, due) AS (
+      SELECT * FROM (
+        SELECT seq >> {bits}, {_DUE} FROM jobs INDEXED BY {index} WHERE {jobs} AND queue = name
+        ORDER BY seq >> {bits}, {_DUE} LIMIT 1)
+      UNION ALL
+      SELECT nxt.seq >> {bits}, CASE nxt.status WHEN 'pending' THEN nxt.available_at ELSE nxt.lease_until END
+      FROM buckets CROSS JOIN jobs AS nxt
+      WHERE due > :now AND nxt.seq = (
+        SELECT seq FROM jobs INDEXED BY {index} WHERE {jobs} AND queue = name AND seq >> {bits} > b
+        ORDER BY seq >> {bits}, {_DUE} LIMIT 1)
+    )
+    SELECT 1 FROM buckets WHERE due <= :now)
+LIMIT :count
+"""  # noqa: S608 - built from constants, at import
+
+
+_LIVE: Final = "status IN ('pending','leased')"
+_LEVEL: Final = f"{_LIVE} AND priority <> 0 AND priority = :level"
+_KIND: Final = f"{_LIVE} AND kind <> 'job' AND kind = :kind AND priority = :level"
+RING_OF_LEVEL: Final = _ring("jobs_levels", _LEVEL, _LEVEL, 14)
+RING_OF_ZERO: Final = _ring("jobs_walk_coarse", _LIVE, f"{_LIVE} AND priority = :level", 14)
+RING_OF_KIND: Final = _ring("jobs_kinds", _KIND, _KIND, 8)
+
+# The first :limit eligible jobs of one queue and level, in order; see PICK.
+PICK_OF_LEVEL: Final = f"""
+WITH RECURSIVE
+walk(p, b) AS (
+  SELECT :level, bucket FROM (
+    SELECT seq >> 14 AS bucket FROM jobs INDEXED BY jobs_walk_coarse
+    WHERE status IN ('pending','leased') AND queue = :queue AND priority = :level ORDER BY seq >> 14 LIMIT 1)
+  UNION ALL
+  SELECT p, (SELECT seq >> 14 FROM jobs INDEXED BY jobs_walk_coarse
+             WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 > b
+             ORDER BY seq >> 14 LIMIT 1)
+  FROM walk WHERE b IS NOT NULL
+),
+{_FOUND}"""  # noqa: S608 - a constant, joined from a constant
+PICK_OF_LEVEL_JSON: Final = f"SELECT json_group_array(json_array(seq, priority, status)) FROM ({PICK_OF_LEVEL})"  # noqa: S608 - constants
+
+# The same of one kind. A bucket holds at most 256 rows, so the first limit+255 rows in bucket order contain the
+# first :limit rows in seq order.
+PICK_OF_KIND: Final = f"""
+WITH RECURSIVE walk(b, due) AS (
+  SELECT * FROM (
+    SELECT seq >> 8, {_DUE} FROM jobs INDEXED BY jobs_kinds WHERE {_KIND} AND queue = :queue
+    ORDER BY seq >> 8, {_DUE} LIMIT 1)
+  UNION ALL
+  SELECT nxt.seq >> 8, CASE nxt.status WHEN 'pending' THEN nxt.available_at ELSE nxt.lease_until END
+  FROM walk CROSS JOIN jobs AS nxt
+  WHERE nxt.seq = (
+    SELECT seq FROM jobs INDEXED BY jobs_kinds WHERE {_KIND} AND queue = :queue AND seq >> 8 > b
+    ORDER BY seq >> 8, {_DUE} LIMIT 1)
+)
+SELECT seq, priority, status FROM (
+  SELECT j.seq, j.priority, j.status FROM walk CROSS JOIN jobs AS j INDEXED BY jobs_kinds
+  WHERE walk.due <= :now AND j.status IN ('pending','leased') AND j.kind <> 'job' AND j.kind = :kind
+    AND j.priority = :level AND j.queue = :queue AND j.seq >> 8 = walk.b
+    AND CASE j.status WHEN 'pending' THEN j.available_at ELSE j.lease_until END <= :now
+    AND j.deadline > :now AND j.attempts < j.max_attempts
+  LIMIT :limit + 255)
+ORDER BY seq LIMIT :limit
+"""  # noqa: S608 - a constant, joined from constants
+PICK_OF_KIND_JSON: Final = f"SELECT json_group_array(json_array(seq, priority, status)) FROM ({PICK_OF_KIND})"  # noqa: S608 - constants
 
 # --- reports -----------------------------------------------------------------------------------------
 
@@ -451,12 +592,43 @@ SELECT min(due) FROM walk WHERE q NOT IN (SELECT name FROM queues WHERE paused)
 DUE_BY_QUEUE: Final = f"""{_WALK}
 SELECT q, min(due) FROM walk WHERE q NOT IN (SELECT name FROM queues WHERE paused) GROUP BY q
 """  # noqa: S608 - a constant, joined from constants
-# The same for some kinds. No index knows the kind, so this passes over the live jobs: one more index would cost
-# every claim and report of everybody.
+# The same for kinds other than the default one: two seeks for each of their buckets.
 NEXT_DUE_OF_KINDS: Final = """
+WITH RECURSIVE walk(k, p, q, b, due) AS (
+  SELECT kind, priority, queue, seq >> 8, CASE status WHEN 'pending' THEN available_at ELSE lease_until END
+  FROM json_each(:kinds) AS wanted CROSS JOIN jobs
+  WHERE seq = (
+    SELECT seq FROM jobs INDEXED BY jobs_kinds
+    WHERE status IN ('pending','leased') AND kind <> 'job' AND kind = wanted.value
+    ORDER BY priority DESC, queue, seq >> 8, CASE status WHEN 'pending' THEN available_at ELSE lease_until END
+    LIMIT 1)
+  UNION ALL
+  SELECT k, nxt.priority, nxt.queue, nxt.seq >> 8,
+    CASE nxt.status WHEN 'pending' THEN nxt.available_at ELSE nxt.lease_until END
+  FROM walk CROSS JOIN jobs AS nxt
+  WHERE nxt.seq = ifnull(
+    (SELECT seq FROM jobs INDEXED BY jobs_kinds
+     WHERE status IN ('pending','leased') AND kind <> 'job' AND kind = k AND priority = p AND queue = q
+       AND seq >> 8 > b
+     ORDER BY seq >> 8, CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1),
+    ifnull(
+    (SELECT seq FROM jobs INDEXED BY jobs_kinds
+     WHERE status IN ('pending','leased') AND kind <> 'job' AND kind = k AND priority = p AND queue > q
+     ORDER BY queue, seq >> 8, CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1),
+    (SELECT seq FROM jobs INDEXED BY jobs_kinds
+     WHERE status IN ('pending','leased') AND kind <> 'job' AND kind = k AND priority < p
+     ORDER BY priority DESC, queue, seq >> 8, CASE status WHEN 'pending' THEN available_at ELSE lease_until END
+     LIMIT 1)))
+)
+SELECT min(due) FROM walk WHERE q NOT IN (SELECT name FROM queues WHERE paused)
+  AND (:queues IS NULL OR q IN (SELECT value FROM json_each(:queues)))
+"""
+# The same for the default kind. No index knows it, since that would cost every claim and report of everybody: this
+# passes over the live jobs.
+NEXT_DUE_OF_DEFAULT: Final = """
 SELECT min(CASE status WHEN 'pending' THEN available_at ELSE lease_until END)
 FROM jobs INDEXED BY jobs_walk_coarse
-WHERE status IN ('pending','leased') AND kind IN (SELECT value FROM json_each(:kinds))
+WHERE status IN ('pending','leased') AND kind = 'job'
   AND queue NOT IN (SELECT name FROM queues WHERE paused)
   AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
 """

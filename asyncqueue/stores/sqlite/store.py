@@ -16,6 +16,7 @@ import aiosqlite
 from asyncqueue.clock import Clock, SystemClock
 from asyncqueue.errors import BadEffect, ConfigError, Conflict, NotDead, QueueFull, StoreError
 from asyncqueue.job import (
+    DEFAULT_KIND,
     EffectWork,
     FailedAttempt,
     HistoryRow,
@@ -35,6 +36,7 @@ from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, 
 from asyncqueue.stores.sqlite import schema, statements
 from asyncqueue.stores.sqlite.connection import Database, Profile
 from asyncqueue.stores.sqlite.offers import array, compared, full, new_row
+from asyncqueue.stores.sqlite.turns import Picked, Turns
 
 __all__ = ["SqliteStore", "SqliteTransaction"]
 
@@ -46,41 +48,6 @@ _SQLITE_MIN: Final = (3, 38, 0)  # the operator ->> on JSON
 _SWEEP_MAX: Final = 4_096
 _DETAIL_MAX: Final = 10_000
 _UNEXPLAINED: Final = FailedAttempt("")
-
-
-class Turns:
-    """Whose turn it is among queues whose jobs have equal priority: that of the queue served longest ago.
-
-    One per store, so that the turns go on from claim to claim, however many jobs each takes.
-    """
-
-    def __init__(self) -> None:
-        self._served: dict[str, int] = {}
-        self._serial = 0
-
-    def merge(
-        self, offered: dict[str, list[tuple[int, int, str]]], limit: int, now_ms: int
-    ) -> list[tuple[int, int, str]]:
-        """Return the first `limit` of what the queues offer (seq, priority, status; best first), and note them.
-
-        Priority beats turns. Queues that were never served start from an arbitrary one of them (by the time), so
-        that of many short-lived processes not all begin with the same.
-        """
-        names = list(offered)
-        if len(names) > 1:
-            start = now_ms % len(names)
-            names = sorted(names[start:] + names[:start], key=lambda name: self._served.get(name, 0))
-        ranked: list[tuple[int, int, int, str, tuple[int, int, str]]] = []
-        for order, name in enumerate(names):
-            rank: dict[int, int] = {}
-            for row in offered[name]:
-                rank[row[1]] = rank.get(row[1], 0) + 1
-                ranked.append((-row[1], rank[row[1]], order, name, row))
-        ranked.sort(key=itemgetter(0, 1, 2))
-        for *_key, name, _row in ranked[:limit]:
-            self._serial += 1
-            self._served[name] = self._serial
-        return [row for *_key, row in ranked[:limit]]
 
 
 class _EffectGuard:
@@ -126,7 +93,7 @@ class SqliteTransaction:
     """The verbs on a connection whose write transaction is open; commits and rolls back nothing itself."""
 
     def __init__(
-        self, connection: aiosqlite.Connection, now_ms: int, rules: Rules, turns: "Turns | None" = None
+        self, connection: aiosqlite.Connection, now_ms: int, rules: Rules, turns: Turns | None = None
     ) -> None:
         self._connection = connection
         self._now_ms = now_ms
@@ -175,12 +142,11 @@ class SqliteTransaction:
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """See `stores.base.Transaction`."""
         names, doomed = [], []
-        for name, seq in await self._rows(statements.LOOK, sweep=_SWEEP_MAX):
+        queues = None if claim.queues is None else array(claim.queues)
+        for name, seq in await self._rows(statements.LOOK, sweep=_SWEEP_MAX, queues=queues):
             names.append(name) if seq is None else doomed.append(seq)
         if doomed:
             await self._bury(doomed)
-        if claim.queues is not None:
-            names = [name for name in names if name in claim.queues]
         picked = await self._pick(names, claim)
         if not picked:
             return []
@@ -314,7 +280,9 @@ class SqliteTransaction:
 
     async def sweep(self, limit: int) -> int:
         """See `stores.base.Transaction`."""
-        doomed = [seq for _name, seq in await self._rows(statements.LOOK, sweep=limit) if seq is not None]
+        doomed = [
+            seq for _name, seq in await self._rows(statements.LOOK, sweep=limit, queues=None) if seq is not None
+        ]
         return await self._bury(doomed) if doomed else 0
 
     async def pause(self, names: Sequence[str], *, paused: bool) -> None:
@@ -335,13 +303,13 @@ class SqliteTransaction:
         await self._history(statements.LOST, seqs=doomed)
         return len(await self._rows(statements.SWEEP, seqs=doomed))
 
-    async def _pick(self, names: list[str], claim: Claim) -> list[tuple[int, int, str]]:
-        kinds = None if claim.kinds is None else array(claim.kinds)
-        offered = {
-            name: await self._rows_as_json(statements.PICK_JSON, queue=name, limit=claim.limit, kinds=kinds)
-            for name in names
-        }
-        return self._turns.merge(offered, claim.limit, self._now_ms)
+    async def _pick(self, names: list[str], claim: Claim) -> list[Picked]:
+        if claim.kinds is not None or len(names) > 1:
+            return await self._turns.pick(claim, self._rows, self._rows_as_json, self._now_ms)
+        if not names:
+            return []
+        asked = {"queue": names[0], "limit": claim.limit, "kinds": None}
+        return await self._rows_as_json(statements.PICK_JSON, **asked)
 
     async def _settled(self, statement: str, items: list[tuple[Any, ...]], **extra: Any) -> list[Any]:
         """Run a report statement over `items`; return what it answered to each, None for a stale ticket.
@@ -523,10 +491,16 @@ class SqliteStore:
     ) -> int | None:
         """See `stores.base.Store`."""
         asked = {"queues": None if queues is None else array(queues)}
-        (due,) = (await self._database.read(statements.NEXT_DUE, asked))[0]
-        if kinds is not None and due is not None:  # else nobody's job is live
-            asked["kinds"] = array(kinds)
-            (due,) = (await self._database.read(statements.NEXT_DUE_OF_KINDS, asked))[0]
+        wanted = []
+        if kinds is None:
+            wanted.append(statements.NEXT_DUE)
+        else:
+            wanted.append(statements.NEXT_DUE_OF_KINDS)
+            asked["kinds"] = array(set(kinds))
+            if DEFAULT_KIND in kinds:
+                wanted.append(statements.NEXT_DUE_OF_DEFAULT)
+        dues = [(await self._database.read(statement, asked))[0][0] for statement in wanted]
+        due = min((due for due in dues if due is not None), default=None)
         return None if due is None else max(0, due - self._clock.now_ms())
 
     async def version(self) -> int:

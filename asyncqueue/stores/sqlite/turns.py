@@ -1,0 +1,178 @@
+"""Whose turn it is among queues, and the picks of a claim that concerns several queues or only some kinds.
+
+Such a claim goes level by level: a level is one priority, the best first. At each level the queues that have
+something due take turns in a ring of their names, which goes on from claim to claim where it stopped. Only as many
+queues are asked as there are jobs wanted: a claim's cost is bounded by its limit, not by the queues there are.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from asyncqueue.job import DEFAULT_KIND
+from asyncqueue.stores.base import Claim
+from asyncqueue.stores.sqlite import statements
+from asyncqueue.stores.sqlite.offers import array
+
+__all__ = ["Picked", "Turns"]
+
+Ask = Callable[..., Awaitable[list[Any]]]
+"""Runs a statement and returns its rows."""
+Picked = tuple[int, int, str]
+"""seq, priority, status."""
+
+_FIRST_AMONG: Final = 64
+_LEVELS_MAX: Final = 1_024  # for how many priorities the turn is remembered
+
+
+class Turns:
+    """Where the ring of queues stands, for each priority; one per store, so that it goes on over its claims."""
+
+    def __init__(self) -> None:
+        self._served: dict[int, str] = {}
+
+    async def pick(self, claim: Claim, ask: Ask, ask_json: Ask, now_ms: int) -> list[Picked]:
+        """Return up to `claim.limit` eligible jobs: best level first, turns between queues, order in each."""
+        sources, levels = await _sources(claim, ask_json)
+        picked: list[Picked] = []
+        for level in levels:
+            mine = [source for source, own in sources if level in own]
+            served = self._served.get(level)
+            if served is None:
+                served = await self._anyone(_Ring(mine, level, claim, ask), now_ms)
+            if served is None:
+                continue
+            ring = _Ring(mine, level, claim, ask, served)
+            offered = await ring.offers(claim.limit - len(picked), ask_json)
+            picked += self._take(offered, level, claim.limit - len(picked))
+            if len(picked) == claim.limit:
+                break
+        return picked
+
+    @staticmethod
+    async def _anyone(ring: "_Ring", now_ms: int) -> str | None:
+        """Return an arbitrary queue with something due, by the time, so that not all processes begin alike."""
+        names = await ring.next(_FIRST_AMONG)
+        return names[now_ms % len(names)] if names else None
+
+    def _take(self, offered: dict[str, list[Picked]], level: int, most: int) -> list[Picked]:
+        """Take `most` jobs of those offered, one of each queue in a round, and note whose turn was the last."""
+        rounds = [
+            (rank, place, name, row)
+            for place, (name, rows) in enumerate(offered.items())
+            for rank, row in enumerate(rows)
+        ]
+        rounds.sort(key=lambda each: each[:2])
+        taken = rounds[:most]
+        if taken:
+            self._served.pop(level, None)  # so that the level noted longest ago comes first
+            self._served[level] = taken[-1][2]
+            if len(self._served) > _LEVELS_MAX:
+                del self._served[next(iter(self._served))]
+        return [row for *_key, row in taken]
+
+
+class _Every:
+    """The jobs of every kind, or of the default kind, which no index tells from the others."""
+
+    def __init__(self, kinds: tuple[str, ...] | None) -> None:
+        self._kinds = None if kinds is None else array(kinds)
+
+    async def names(self, ask: Ask, level: int, **asked: Any) -> list[Any]:
+        """Return queues that have something due at `level`."""
+        return await ask(statements.RING_OF_LEVEL if level else statements.RING_OF_ZERO, level=level, **asked)
+
+    async def pick(self, ask_json: Ask, **asked: Any) -> list[Any]:
+        """Return the first eligible jobs of one queue and level."""
+        return await ask_json(statements.PICK_OF_LEVEL_JSON, kinds=self._kinds, **asked)
+
+
+class _Kind:
+    """The jobs of one kind that is not the default."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    async def names(self, ask: Ask, level: int, **asked: Any) -> list[Any]:
+        """Return queues that have something of this kind due at `level`."""
+        return await ask(statements.RING_OF_KIND, kind=self._kind, level=level, **asked)
+
+    async def pick(self, ask_json: Ask, **asked: Any) -> list[Any]:
+        """Return the first eligible jobs of one queue and level."""
+        return await ask_json(statements.PICK_OF_KIND_JSON, kind=self._kind, **asked)
+
+
+async def _sources(claim: Claim, ask_json: Ask) -> tuple[list[tuple[_Every | _Kind, set[int]]], list[int]]:
+    """Return where this claim finds jobs, each with its levels, and all levels, best first."""
+    sources: list[tuple[_Every | _Kind, set[int]]] = []
+    if claim.kinds is None or DEFAULT_KIND in claim.kinds:
+        every = _Every(None if claim.kinds is None else (DEFAULT_KIND,))
+        sources.append((every, {0, *await ask_json(statements.LEVELS)}))
+    if claim.kinds is not None:
+        of_kinds: dict[str, set[int]] = {}
+        for kind, level in await ask_json(statements.LEVELS_OF_KINDS, kinds=array(set(claim.kinds))):
+            of_kinds.setdefault(kind, set()).add(level)
+        sources += [(_Kind(kind), levels) for kind, levels in of_kinds.items()]
+    return sources, sorted(set().union(*(levels for _source, levels in sources)), reverse=True)
+
+
+class _Ring:
+    """The queues of one level, by name, from the one after `served` once round."""
+
+    def __init__(
+        self, sources: Sequence[_Every | _Kind], level: int, claim: Claim, ask: Ask, served: str = ""
+    ) -> None:
+        self._sources = sources
+        self._level = level
+        self._queues = None if claim.queues is None else array(claim.queues)
+        self._ask = ask
+        # the ring as stretches: names after the first bound, up to the second
+        self._stretches: list[tuple[str, str | None]] = [(served, None), ("", served)] if served else [("", None)]
+
+    async def next(self, count: int) -> list[str]:
+        """Return the next `count` queues with something due; fewer at the end of the round."""
+        found: list[str] = []
+        while self._stretches and len(found) < count:
+            after, until = self._stretches.pop(0)
+            wanted = count - len(found)
+            asked = {"queues": self._queues, "after": after, "until": until, "count": wanted}
+            names = {
+                name for source in self._sources for (name,) in await source.names(self._ask, self._level, **asked)
+            }
+            part = sorted(names)[:wanted]
+            if len(part) == wanted:
+                self._stretches.insert(0, (part[-1], until))
+            found += part
+        return found
+
+    async def offers(self, wanted: int, ask_json: Ask) -> dict[str, list[Picked]]:
+        """Return what the queues offer, in the order of the ring: enough to take `wanted` jobs in fair rounds."""
+        names = await self.next(wanted)
+        offers: dict[str, list[Picked]] = {}
+        quota = -(-wanted // max(1, len(names)))
+        while names:
+            for name in names:
+                if rows := await self._pick(name, quota, ask_json):
+                    offers[name] = rows
+            missing = _missing(offers, wanted)
+            names = await self.next(missing) if missing else []
+        # no queue is left to ask: who gave all that was asked for may have more
+        while missing := _missing(offers, wanted):
+            full = [name for name, rows in offers.items() if len(rows) == quota]
+            if not full:
+                break
+            quota = max(2 * quota, quota + -(-missing // len(full)))
+            for name in full:
+                offers[name] = await self._pick(name, quota, ask_json)
+        return offers
+
+    async def _pick(self, name: str, limit: int, ask_json: Ask) -> list[Picked]:
+        rows: list[Picked] = []
+        for source in self._sources:
+            found = await source.pick(ask_json, queue=name, level=self._level, limit=limit)
+            rows += [(seq, priority, status) for seq, priority, status in found]
+        return sorted(rows)[:limit]
+
+
+def _missing(offers: dict[str, list[Picked]], wanted: int) -> int:
+    """Return how many jobs the offers are short of what is wanted."""
+    return max(0, wanted - sum(map(len, offers.values())))
