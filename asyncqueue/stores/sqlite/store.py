@@ -30,11 +30,13 @@ from asyncqueue.job import (
     Ticket,
     printable,
 )
-from asyncqueue.lifecycle import Reason, Status
+from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
+from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
 from asyncqueue.stores.sqlite import schema, statements
 from asyncqueue.stores.sqlite.connection import Database, Profile
-from asyncqueue.stores.sqlite.offers import array, compared, full, new_row
+from asyncqueue.stores.sqlite.offers import array
+from asyncqueue.stores.turns import Turns
 
 __all__ = ["SqliteStore", "SqliteTransaction"]
 
@@ -46,41 +48,6 @@ _SQLITE_MIN: Final = (3, 38, 0)  # the operator ->> on JSON
 _SWEEP_MAX: Final = 4_096
 _DETAIL_MAX: Final = 10_000
 _UNEXPLAINED: Final = FailedAttempt("")
-
-
-class Turns:
-    """Whose turn it is among queues whose jobs have equal priority: that of the queue served longest ago.
-
-    One per store, so that the turns go on from claim to claim, however many jobs each takes.
-    """
-
-    def __init__(self) -> None:
-        self._served: dict[str, int] = {}
-        self._serial = 0
-
-    def merge(
-        self, offered: dict[str, list[tuple[int, int, str]]], limit: int, now_ms: int
-    ) -> list[tuple[int, int, str]]:
-        """Return the first `limit` of what the queues offer (seq, priority, status; best first), and note them.
-
-        Priority beats turns. Queues that were never served start from an arbitrary one of them (by the time), so
-        that of many short-lived processes not all begin with the same.
-        """
-        names = list(offered)
-        if len(names) > 1:
-            start = now_ms % len(names)
-            names = sorted(names[start:] + names[:start], key=lambda name: self._served.get(name, 0))
-        ranked: list[tuple[int, int, int, str, tuple[int, int, str]]] = []
-        for order, name in enumerate(names):
-            rank: dict[int, int] = {}
-            for row in offered[name]:
-                rank[row[1]] = rank.get(row[1], 0) + 1
-                ranked.append((-row[1], rank[row[1]], order, name, row))
-        ranked.sort(key=itemgetter(0, 1, 2))
-        for *_key, name, _row in ranked[:limit]:
-            self._serial += 1
-            self._served[name] = self._serial
-        return [row for *_key, row in ranked[:limit]]
 
 
 class _EffectGuard:
@@ -126,7 +93,7 @@ class SqliteTransaction:
     """The verbs on a connection whose write transaction is open; commits and rolls back nothing itself."""
 
     def __init__(
-        self, connection: aiosqlite.Connection, now_ms: int, rules: Rules, turns: "Turns | None" = None
+        self, connection: aiosqlite.Connection, now_ms: int, rules: Rules, turns: Turns | None = None
     ) -> None:
         self._connection = connection
         self._now_ms = now_ms
@@ -198,7 +165,7 @@ class SqliteTransaction:
         guard = _EffectGuard()
         await self._connection.set_authorizer(guard)
         try:
-            for part in _parts(reports):
+            for part in parts(reports):
                 if len(part) == 1 and part[0].effect is not None:
                     answers.append(await self._with_effect(part[0], part[0].effect, guard))
                 else:
@@ -230,7 +197,7 @@ class SqliteTransaction:
         if not self._rules.keep_all and all(report.outcome == "ok" for report in reports):
             return await self._finish_ok(reports)
         items = [
-            (*_ticket(r.ticket), r.outcome, r.delay_ms, printable(r.failure.error) if r.failure else None)
+            (*ticket_row(r.ticket), r.outcome, r.delay_ms, printable(r.failure.error) if r.failure else None)
             for r in reports
         ]
         answers = await self._settled(statements.FINISH, items, late=self._rules.accept_late)
@@ -244,7 +211,7 @@ class SqliteTransaction:
     async def _finish_ok(self, reports: Sequence[Report]) -> list[Status | None]:
         """Settle plain successes: the same law as `FINISH`, for the case that must be fast."""
         answers: list[Status | None] = [None] * len(reports)
-        for a_round in _rounds([_ticket(report.ticket) for report in reports]):
+        for a_round in by_rounds([ticket_row(report.ticket) for report in reports]):
             items = array(item for _place, item in a_round)
             valid = await self._rows_as_json(statements.VALID, items=items, late=self._rules.accept_late)
             if valid:
@@ -256,13 +223,14 @@ class SqliteTransaction:
 
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""
-        items = [(*_ticket(r.ticket), r.lease_ms) for r in renewals]
+        items = [(*ticket_row(r.ticket), r.lease_ms) for r in renewals]
         return await self._settled(statements.RENEW, items)
 
     async def release(self, releases: Sequence[Release]) -> list[bool]:
         """See `stores.base.Transaction`."""
         items = [
-            (*_ticket(r.ticket), r.delay_ms, printable(r.failure.error) if r.failure else None) for r in releases
+            (*ticket_row(r.ticket), r.delay_ms, printable(r.failure.error) if r.failure else None)
+            for r in releases
         ]
         answers = await self._settled(statements.RELEASE, items)
         await self._remember(
@@ -350,7 +318,7 @@ class SqliteTransaction:
         hide the holder's own, which shares its set by group commit.
         """
         answers: list[Any] = []
-        for a_round in _rounds(items):
+        for a_round in by_rounds(items):
             by_id = dict(await self._rows(statement, items=array(item for _place, item in a_round), **extra))
             answers += [(place, by_id.get(item[0])) for place, item in a_round]
         return [answer for _place, answer in sorted(answers, key=itemgetter(0))]
@@ -444,13 +412,13 @@ class SqliteStore:
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See `stores.base.Store`."""
-        found = {row[1]: _job(row) for row in await self._database.read(statements.GET, {"ids": array(ids)})}
+        found = {row[1]: job_of(row) for row in await self._database.read(statements.GET, {"ids": array(ids)})}
         return [found.get(job_id) for job_id in ids]
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See `stores.base.Store`."""
         statement = statements.LIST_DEAD if wanted.status is Status.DEAD else statements.LIST
-        return [_job(row) for row in await self._database.read(statement, self._filter(wanted))]
+        return [job_of(row) for row in await self._database.read(statement, self._filter(wanted))]
 
     async def count(self, wanted: JobFilter) -> int:
         """See `stores.base.Store`."""
@@ -536,35 +504,3 @@ class SqliteStore:
     async def close(self) -> None:
         """See `stores.base.Store`."""
         await self._database.close()
-
-
-def _ticket(ticket: Ticket) -> tuple[str, int, int, str, int]:
-    return ticket.id, ticket.token, ticket.qty, ticket.owner, ticket.attempt
-
-
-def _parts(reports: Sequence[Report]) -> list[list[Report]]:
-    """Split reports, in their order, into runs without effects and single ones with an effect."""
-    parts: list[list[Report]] = []
-    for report in reports:
-        if report.effect is not None or not parts or parts[-1][0].effect is not None:
-            parts.append([])
-        parts[-1].append(report)
-    return parts
-
-
-def _rounds(items: list[tuple[Any, ...]]) -> list[list[tuple[int, tuple[Any, ...]]]]:
-    """Split `items` (id first) so that no id comes twice in a round; each with its place in `items`."""
-    rounds: list[list[tuple[int, tuple[Any, ...]]]] = []
-    seen: dict[str, int] = {}
-    for place, item in enumerate(items):
-        nth = seen[item[0]] = seen.get(item[0], -1) + 1
-        if nth == len(rounds):
-            rounds.append([])
-        rounds[nth].append((place, item))
-    return rounds
-
-
-def _job(row: Sequence[Any]) -> Job:
-    seq, job_id, qty, status, *middle = row
-    middle[7] = None if middle[7] is None else Reason(middle[7])
-    return Job(seq, job_id, qty, Status(status), *middle)
