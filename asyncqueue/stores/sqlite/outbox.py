@@ -145,7 +145,7 @@ def _put(execute: Execute, job: NewJob, terms: Terms) -> bool:
         return answer
     if terms.max_pending is not None and execute(statements.PENDING, {})[0][0] >= terms.max_pending:
         raise full(terms.max_pending)
-    execute(statements.ENQUEUE, {"jobs": array([new_row(job)]), "now": terms.clock.now_ms()})
+    execute(statements.ENQUEUE, {"jobs": array([new_row(job)]), "now": terms.here.now_ms()})
     return True
 
 
