@@ -1,4 +1,4 @@
-"""What every test gets: a check that no database thread outlives it, and a PostgreSQL server if it asks for one."""
+"""What every test gets: a check that no database thread outlives it; and a PostgreSQL server, if it asks."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """A real PostgreSQL server for the tests: one for all the processes of a run, gone when the run is over.
 
-`ASYNCQUEUE_TEST_POSTGRES` names an existing server instead. Without either, tests that need one are skipped, unless
-`CI` is set: there they fail.
+`ASYNCQUEUE_TEST_POSTGRES` names an existing server instead. Without either, tests that need one are skipped,
+unless `CI` is set: there they fail.
 """
 
 import contextlib

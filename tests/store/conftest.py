@@ -78,6 +78,22 @@ def raw(url):
     return raw_of(url)
 
 
+@pytest.fixture
+def rows_of(raw):
+    """Ask for rows on a connection that an effect was given, in the words of its driver."""
+
+    async def ask(connection, sql):
+        return [tuple(row) for row in await getattr(connection, raw.ask)(sql)]
+
+    return ask
+
+
+@pytest.fixture
+def refusal(raw):
+    """What an effect meets that tries to end its transaction."""
+    return raw.refusal
+
+
 class Harness:
     """A store for tests that bring their own event loop, as Hypothesis needs; `fresh` empties it."""
 

@@ -6,9 +6,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 
+from asyncqueue.errors import BadEffect
+
 
 class SqliteRaw:
     IntegrityError = sqlite3.IntegrityError
+    ask = "execute_fetchall"
+    refusal = sqlite3.Error
 
     def __init__(self, path):
         self._path = path
@@ -19,6 +23,9 @@ class SqliteRaw:
 
     def execute(self, sql):
         self.select(sql)
+
+    def tables(self):
+        return sorted(self.select("SELECT name FROM sqlite_schema"))
 
     def empty(self, *tables):
         for table in tables:
@@ -39,6 +46,8 @@ class SqliteRaw:
 
 class PostgresRaw:
     IntegrityError = psycopg.IntegrityError
+    ask = "fetch"
+    refusal = BadEffect
 
     def __init__(self, url):
         parts = urlsplit(url)
@@ -55,6 +64,9 @@ class PostgresRaw:
 
     def execute(self, sql):
         self.select(sql)
+
+    def tables(self):
+        return sorted(self.select(f"SELECT tablename FROM pg_tables WHERE schemaname = '{self.schema}'"))
 
     def empty(self, *tables):
         with self.connect() as connection:

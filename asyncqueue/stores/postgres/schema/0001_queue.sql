@@ -104,7 +104,7 @@ BEGIN
   RETURN mine;
 END $$;
 
--- Whoever listens is told of jobs that wait and of jobs that have ended, once a transaction, on the channel that is
+-- Whoever listens is told of jobs that wait, have ended or are gone, once a transaction, on the channel that is
 -- named like the schema.
 CREATE FUNCTION asyncqueue.count_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -139,6 +139,9 @@ BEGIN
   INSERT INTO asyncqueue.counts AS c
   SELECT queue, status, asyncqueue.slot(), -count(*) FROM old_rows GROUP BY queue, status
   ON CONFLICT (queue, status, slot) DO UPDATE SET jobs = c.jobs + excluded.jobs;
+  IF FOUND THEN
+    PERFORM pg_notify(TG_TABLE_SCHEMA, '');
+  END IF;
   RETURN NULL;
 END $$;
 CREATE TRIGGER jobs_counted AFTER INSERT ON asyncqueue.jobs
