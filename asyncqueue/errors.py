@@ -22,8 +22,10 @@ __all__ = [
     "Retryable",
     "StoreBusy",
     "StoreClosed",
+    "StoreDenied",
     "StoreError",
     "StoreFull",
+    "StoreUnreachable",
     "UnknownJob",
     "UnsupportedConnection",
 ]
@@ -121,6 +123,14 @@ class StoreBusy(StoreError):
 
 class StoreFull(StoreError):
     """The disk (or the quota) has no room; the transaction was rolled back."""
+
+
+class StoreUnreachable(StoreError):
+    """The database server did not answer within the configured patience, or is none that can be written."""
+
+
+class StoreDenied(StoreError):
+    """The database server refused the user, the password, the database or a permission; a retry will not help."""
 
 
 class StoreClosed(StoreError):

@@ -13,6 +13,7 @@ with or to roll back; only where SQLite itself gives it up (no room on the disk,
 says so.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asyncqueue.clock import Clock
@@ -120,7 +121,11 @@ def _terms(via: "Queue | None", max_pending: int | None, clock: Clock | None) ->
     terms = Terms() if via is None else via.outbox_terms
     if max_pending is not None:
         check_int("max_pending", max_pending, _MAX_PENDING)
-    return Terms(clock or terms.clock, terms.max_pending if max_pending is None else max_pending, terms.committed)
+    return replace(
+        terms,
+        clock=clock or terms.clock,
+        max_pending=terms.max_pending if max_pending is None else max_pending,
+    )
 
 
 def _name(connection: object) -> str:

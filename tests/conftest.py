@@ -1,9 +1,43 @@
-"""What every test gets: a check that no database thread outlives it."""
+"""What every test gets: a check that no database thread outlives it; and a PostgreSQL server, if it asks."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+
+from tests import postgres_server
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin a run, in the process that starts the others."""
+    if not hasattr(config, "workerinput"):
+        postgres_server.begin_run()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the run."""
+    if not hasattr(config, "workerinput"):
+        postgres_server.end_run()
+
+
+@pytest.fixture
+def new_postgres_url() -> Iterator[Callable[[], str]]:
+    """A function that names one fresh, empty schema of a real server after the other."""
+    made: list[str] = []
+
+    def name_one() -> str:
+        made.append(postgres_server.new_schema())
+        return postgres_server.url_of(made[-1])
+
+    yield name_one
+    for schema in made:
+        postgres_server.drop(schema)
+
+
+@pytest.fixture
+def postgres_url(new_postgres_url: Callable[[], str]) -> str:
+    """The URL of a fresh, empty schema of a real server."""
+    return new_postgres_url()
 
 
 def _database_threads() -> list[threading.Thread]:

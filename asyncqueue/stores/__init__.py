@@ -12,6 +12,7 @@ from asyncqueue.stores.sqlite.store import SqliteStore
 __all__ = ["open_store", "outbox_for"]
 
 _POSTGRES = ("postgresql:", "postgres:")
+_DRIVER_MISSING = "PostgreSQL needs the driver asyncpg: pip install 'asyncqueue[postgres]'"
 _SQLITE = "sqlite:///"
 
 
@@ -23,18 +24,33 @@ async def open_store(
     rules: Rules | None = None,
     create: bool = True,
 ) -> Store:
-    """Open the store that `url` names: a path, or `sqlite:///path`.
+    """Open the store that `url` names: a path, `sqlite:///path`, or `postgresql://user@host/database`.
 
-    Raises `ConfigError` for a URL of anything else, and what the store raises.
+    Of `profile` only the patience means anything to PostgreSQL. Raises `ConfigError` for a URL of anything else,
+    and what the store raises.
     """
     where = os.fspath(url)
     if where.startswith(_POSTGRES):
-        raise ConfigError("PostgreSQL is not supported by this version: give the path of a SQLite file")
+        return await _open_postgres(where, clock=clock, profile=profile, rules=rules, create=create)
     if where.startswith(_SQLITE):
         where = where.removeprefix(_SQLITE)
     if "://" in where or not where or where.startswith(":memory:") or "\0" in where:
         raise ConfigError(f"not a queue: {where!r}: give the path of a file")
     return await SqliteStore.open(where, clock=clock, profile=profile, rules=rules, create=create)
+
+
+async def _open_postgres(
+    url: str, *, clock: Clock | None, profile: Profile | None, rules: Rules | None, create: bool
+) -> Store:
+    try:
+        from asyncqueue.stores.postgres import store  # noqa: PLC0415 - its driver is installed only where it is used
+        from asyncqueue.stores.postgres.connection import Profile as Patience  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise ConfigError(_DRIVER_MISSING) from None
+    patience = Patience() if profile is None else Patience(patience_ms=profile.patience_ms)
+    return await store.PostgresStore.open(url, clock=clock, profile=patience, rules=rules, create=create)
 
 
 def outbox_for(connection: object) -> SyncOutbox | AsyncOutbox:

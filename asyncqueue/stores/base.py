@@ -1,8 +1,9 @@
 """What a store of jobs must do. These docstrings are the law of a store; `tests/contract` is its proof.
 
 Every verb works on a set and answers item by item, in the same order: a bad item never fails the rest. All
-verbs called on one `Transaction` commit together or not at all. The store's clock decides every time
-(`Transaction.now_ms`); callers pass spans. What a verb does to one job is `lifecycle.TRANSITIONS`.
+verbs called on one `Transaction` commit together or not at all. The store's clock decides every time, once for
+each transaction (after the write lock was obtained, where there is one; on PostgreSQL the server's, unless a clock
+was given); callers pass spans. What a verb does to one job is `lifecycle.TRANSITIONS`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -121,13 +122,20 @@ class Stats:
 class Terms:
     """On what terms an outbox takes a job.
 
-    `clock` decides the time, unless the database's own does; `max_pending` is how many jobs may wait, None for no
-    bound; `committed` is called after the caller's commit, by connections that can tell, and must not raise.
+    `clock` decides the time, if there is one: else this process's clock, or the server's on PostgreSQL, as of the
+    call. `max_pending` is how many jobs may wait, None for no bound; `committed` is called after the caller's
+    commit, by connections that can tell, and must not raise. `schema` is where PostgreSQL has the queue's tables.
     """
 
-    clock: Clock = _CLOCK
+    clock: Clock | None = None
     max_pending: int | None = None
     committed: Callable[[], None] | None = None
+    schema: str = "asyncqueue"
+
+    @property
+    def here(self) -> Clock:
+        """The clock of the terms, or this process's own."""
+        return self.clock or _CLOCK
 
 
 @runtime_checkable
@@ -155,11 +163,6 @@ class AsyncOutbox(Protocol):
 
 class Transaction(Protocol):
     """The verbs, inside one open write transaction."""
-
-    @property
-    def now_ms(self) -> int:
-        """The time of this transaction, taken after the write lock was obtained."""
-        ...
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
         """Insert checked jobs, in order; `seq` rises in the order given.

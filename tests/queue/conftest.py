@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.conftest import clock, new_url, opening, queue, raw, url  # noqa: F401 - fixtures
+from tests.store.conftest import clock, new_url, opening, queue, raw, refusal, rows_of, url  # noqa: F401 - fixtures
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,9 +51,8 @@ def pays():
 
     def effect(leased, error=None):
         async def work(connection):
-            await connection.execute_fetchall(
-                "INSERT INTO ledger VALUES (?, ?)", (leased.id, getattr(leased, "attempt", 0))
-            )
+            attempt = getattr(leased, "attempt", 0)
+            await connection.execute(f"INSERT INTO ledger VALUES ('{leased.id}', {attempt})")
             if error is not None:
                 raise error
 

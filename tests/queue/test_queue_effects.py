@@ -1,7 +1,6 @@
 """Effects: database work in the very transaction of the finish, in a savepoint of its own."""
 
 import asyncio
-import sqlite3
 
 import pytest
 
@@ -15,13 +14,13 @@ async def leased_jobs(queue, *ids):
     return await queue.claim("w", limit=len(ids))
 
 
-async def test_effect_commits_in_the_very_transaction_of_the_finish(queue, raw, ledger):
+async def test_effect_commits_in_the_very_transaction_of_the_finish(queue, raw, ledger, rows_of):
     (leased,) = await leased_jobs(queue, "a")
     seen = {}
 
     async def work(connection):
         await connection.execute("INSERT INTO ledger VALUES ('a', 1)")
-        seen["inside"] = [tuple(row) for row in await connection.execute_fetchall("SELECT status FROM jobs")]
+        seen["inside"] = await rows_of(connection, "SELECT status FROM jobs")
         seen["outside"] = raw.select("SELECT status FROM jobs"), ledger()
 
     assert await queue.finish(leased, "ok", effect=work) is Status.DONE
@@ -58,29 +57,28 @@ async def test_failing_effect_undoes_itself_and_the_finish_and_leaves_an_honest_
 
 
 ENDINGS = {
-    "commit": lambda connection: connection.commit(),
-    "rollback": lambda connection: connection.rollback(),
-    "COMMIT in words": lambda connection: connection.execute("commit"),
-    "END in words": lambda connection: connection.execute("END TRANSACTION"),
-    "BEGIN in words": lambda connection: connection.execute("BEGIN"),
-    "a script, which commits first": lambda connection: connection.executescript("SELECT 1;"),
-    "release of the savepoint around it": lambda connection: connection.execute("RELEASE ASYNCQUEUE_EFFECT"),
-    "rollback to the savepoint around it": lambda connection: connection.execute("ROLLBACK TO asyncqueue_effect"),
+    "commit": "commit",
+    "commit, after a comment": "/* well */ -- then\n COMMIT",
+    "end": "END TRANSACTION",
+    "rollback": "ROLLBACK",
+    "begin": "BEGIN",
+    "release of the savepoint around it": "RELEASE ASYNCQUEUE_EFFECT",
+    "rollback to the savepoint around it": "ROLLBACK TO asyncqueue_effect",
 }
 
 
 @pytest.mark.parametrize("swallows", [False, True], ids=["raises", "hides the refusal"])
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_effect_that_ends_the_transaction_is_refused_and_nothing_is_half(
-    queue, ledger, pays, ending, swallows
+    queue, ledger, pays, refusal, *, ending, swallows
 ):
     a, b, c, d = await leased_jobs(queue, "a", "b", "c", "d")
 
     async def work(connection):
         await pays(b)(connection)
         try:
-            await ENDINGS[ending](connection)
-        except sqlite3.Error:
+            await connection.execute(ENDINGS[ending])
+        except refusal:
             if not swallows:
                 raise
 

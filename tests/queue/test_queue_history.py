@@ -105,7 +105,7 @@ async def test_effect_commits_although_the_history_of_its_success_cannot_be_writ
     """FAULTS 19, in the savepoint of an effect."""
     async with opening(history="all") as queue:
         leased = await lease(queue)
-        raw.execute("CREATE TABLE ledger (n)")
+        raw.execute("CREATE TABLE ledger (n INTEGER)")
         raw.break_history()
 
         async def work(connection):

@@ -1,13 +1,10 @@
 """Retention: what a purge takes, what it leaves, and when it warns."""
 
-import contextlib
 import time
 import warnings
 
-import aiosqlite
 import pytest
 
-from asyncqueue import worker
 from asyncqueue.errors import InvalidJob
 from asyncqueue.job import FailedAttempt, NewJob, Note
 from asyncqueue.lifecycle import Status
@@ -153,53 +150,3 @@ async def test_purged_id_is_forgotten_and_is_a_new_job(queue, ended):
     assert await queue.get("done0") is None
     assert await queue.enqueue("done0", 5) is True
     assert await queue.history("done0") == []
-
-
-# --- beside the contract's functions -----------------------------------------------------------------
-
-
-@pytest.fixture
-async def contract(queue, url):
-    """The contract's own connection on the migrated file."""
-    connection = await worker.open_queue(url)
-    yield connection
-    await connection.close()
-
-
-async def contract_finish(contract, now_ms, job_id, outcome="ok"):
-    await worker.enqueue(contract, {"id": job_id, "qty": 1}, now_ms, 60_000)
-    ticket = await worker.claim(contract, "theirs", now_ms)
-    assert ticket["id"] == job_id
-    await worker.finish(contract, ticket, outcome, now_ms + 1)
-
-
-async def test_job_that_the_contract_finished_is_purged_by_the_time_that_it_left(queue, contract, clock, raw):
-    await contract_finish(contract, clock.now_ms(), "theirs")
-    assert raw.select("SELECT finished_at FROM jobs") == [(None,)]
-    clock.advance(100)
-    assert await queue.purge(older_than_ms=100) == 0
-    clock.advance(1)
-    assert await queue.purge(older_than_ms=100) == 1
-
-
-async def test_job_that_the_contract_redrove_is_as_old_as_its_second_end(queue, contract, clock, raw):
-    await queue.enqueue("a", 1, ttl_ms=500)
-    (leased,) = await queue.claim("w")
-    await queue.finish(leased, "permanent")
-    clock.advance(10 * HOUR_MS)
-    await worker.redrive(contract, "a", clock.now_ms(), 60_000, "theirs")
-    assert (await queue.get("a")).finished_at is None
-    ticket = await worker.claim(contract, "theirs", clock.now_ms())
-    await worker.finish(contract, ticket, "ok", clock.now_ms())
-    clock.advance(HOUR_MS)
-    assert await queue.purge(older_than_ms=HOUR_MS + 1) == 0
-    assert await queue.purge(older_than_ms=HOUR_MS) == 1
-
-
-async def test_purge_leaves_a_file_that_the_contract_still_reads(queue, ended, contract, clock):
-    await queue.purge(older_than_ms=0)
-    with contextlib.suppress(StopAsyncIteration):
-        rows = await contract.execute_fetchall("SELECT id FROM jobs WHERE status = 'done'")
-    assert list(rows) == []
-    assert isinstance(contract, aiosqlite.Connection)
-    assert (await worker.claim(contract, "theirs", clock.now_ms()))["id"] == "pending"

@@ -6,147 +6,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asyncqueue import worker
 from asyncqueue.clock import ManualClock
-from asyncqueue.errors import AsyncQueueError, InvalidJob
+from asyncqueue.errors import InvalidJob
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
-from tests.store.conftest import Raw
-
-IDS = [f"j{n}" for n in range(6)]
-NAMES = ["default", "q", "r"]
-
-steps = st.one_of(
-    st.tuples(st.just("enqueue"), st.sampled_from(IDS), st.sampled_from(NAMES), st.sampled_from([5, 500])),
-    st.tuples(st.just("claim"), st.integers(1, 4)),
-    st.tuples(st.just("finish"), st.sampled_from(["ok", "retry", "permanent"])),
-    st.tuples(st.sampled_from(["release", "sweep", "redrive_many", "purge", "effect that fails"])),
-    st.tuples(st.sampled_from(["cancel", "redrive"]), st.sampled_from(IDS)),
-    st.tuples(st.sampled_from(["pause", "resume"]), st.sampled_from(NAMES)),
-    st.tuples(st.just("time"), st.sampled_from([1, 5, 100])),
-    st.tuples(st.just("their enqueue"), st.sampled_from(IDS)),
-    st.tuples(st.sampled_from(["their claim", "their finish"])),
-    st.tuples(st.just("their redrive"), st.sampled_from(IDS)),
-)
-
-
-class History:
-    """One file, the product's queue and the contract's functions on it, and what both hold."""
-
-    def __init__(self, queue, contract, clock):
-        self.queue, self.contract, self.clock = queue, contract, clock
-        self.held, self.tickets = [], []
-
-    async def take(self, verb, *arguments):
-        await getattr(self, verb.replace(" ", "_"))(*arguments)
-
-    @property
-    def now(self):
-        return self.clock.now_ms()
-
-    async def enqueue(self, job_id, name, ttl_ms):
-        await self.queue.enqueue_many([NewJob(job_id, 1, queue=name, ttl_ms=ttl_ms, max_attempts=2)])
-
-    async def claim(self, limit):
-        self.held += await self.queue.claim("w", limit=limit, lease_ms=50)
-
-    async def finish(self, outcome):
-        if self.held:
-            await self.queue.finish(self.held.pop(0), outcome)
-
-    async def effect_that_fails(self):
-        if self.held:
-            await self.queue.finish(self.held[0], "ok", effect=_fails)
-
-    async def release(self):
-        if self.held:
-            await self.queue.release(self.held.pop(0))
-
-    async def sweep(self):
-        await self.queue.sweep()
-
-    async def cancel(self, job_id):
-        await self.queue.cancel(job_id)
-
-    async def pause(self, name):
-        await self.queue.pause(name)
-
-    async def resume(self, name):
-        await self.queue.resume(name)
-
-    async def redrive(self, job_id):
-        await self.queue.redrive(job_id, note="n", ttl_ms=100)
-
-    async def redrive_many(self):
-        await self.queue.redrive_many(note="n", ttl_ms=100, id_prefix="j")
-
-    async def purge(self):
-        await self.queue.purge(older_than_ms=1)
-
-    async def time(self, delta_ms):
-        self.clock.advance(delta_ms)
-
-    async def their_enqueue(self, job_id):
-        await worker.enqueue(self.contract, {"id": job_id, "qty": 1}, self.now, 500, 2)
-
-    async def their_claim(self):
-        self.tickets.append(await worker.claim(self.contract, "theirs", self.now, 50))
-
-    async def their_finish(self):
-        if self.tickets and (ticket := self.tickets.pop()):
-            await worker.finish(self.contract, ticket, "ok", self.now)
-
-    async def their_redrive(self, job_id):
-        await worker.redrive(self.contract, job_id, self.now, 100, "theirs")
-
-
-class EffectFailedError(Exception):
-    pass
-
-
-async def _fails(_connection):
-    raise EffectFailedError
-
-
-async def assert_counts(queue, raw):
-    stats = await queue.stats()
-    counted = {}
-    for name, status, count in raw.select("SELECT queue, status, count(*) FROM jobs GROUP BY queue, status"):
-        counted.setdefault(name, dict.fromkeys(("pending", "leased", "done", "dead"), 0))[status] = count
-    assert stats.queues == counted
-    assert stats.total == sum(sum(each.values()) for each in counted.values())
-    assert [(stats.redrives,)] == raw.select("SELECT count(*) FROM redrives")
-    assert raw.select("SELECT count(*) FROM counts WHERE jobs < 0") == [(0,)]
+from tests.queue.histories import EffectFailedError, History, assert_counts, steps
+from tests.store.raw import raw_of
 
 
 @settings(
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(st.lists(steps, min_size=5, max_size=40), st.booleans())
-def test_counts_equal_a_count_of_the_rows_after_any_history_of_product_and_contract(new_url, taken, was_contract):
+@given(st.lists(steps, min_size=5, max_size=40))
+def test_counts_equal_a_count_of_the_rows_after_any_history(new_url, taken):
     async def live():
         address, clock = new_url(), ManualClock()
-        if was_contract:  # a file that the contract made and filled before the product ever saw it
-            first = await worker.open_queue(address)
-            await worker.enqueue(first, {"id": "j0", "qty": 1}, clock.now_ms(), 500)
-            await worker.enqueue(first, {"id": "j1", "qty": 1}, clock.now_ms(), 1)
-            await worker.claim(first, "theirs", clock.now_ms() + 1)
-            await first.close()
         async with Queue.open(address, clock=clock, dedup_ms=0) as queue:
-            contract = await worker.open_queue(address)
-            try:
-                history = History(queue, contract, clock)
-                for step in taken:
-                    try:
-                        await history.take(*step)
-                    except (AsyncQueueError, EffectFailedError):
-                        continue
-                    finally:
-                        await assert_counts(queue, Raw(address))
-            finally:
-                await contract.close()
+            await History(queue, clock).go(taken, raw_of(address))
 
     asyncio.run(live())
 

@@ -1,9 +1,7 @@
 """The stores that the suite runs on: a new store is one more fixture id."""
 
 import asyncio
-import contextlib
 import itertools
-import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,6 +12,7 @@ from asyncqueue.clock import ManualClock
 from asyncqueue.stores import open_store
 from asyncqueue.stores.base import Rules
 from asyncqueue.stores.sqlite import statements
+from tests.store.raw import raw_of
 
 
 @pytest.fixture
@@ -21,12 +20,24 @@ def clock():
     return ManualClock()
 
 
-@pytest.fixture(params=["sqlite"])
-def url(request, tmp_path, monkeypatch):
-    """The address of a fresh, empty database; it does not wait for the disk, since nothing here cuts the power."""
+@pytest.fixture(params=["sqlite", "postgres"])
+def new_url(request, tmp_path, monkeypatch):
+    """A function that names one fresh, empty database after the other.
+
+    None of them waits for the disk, since nothing here cuts the power.
+    """
+    if request.param == "postgres":
+        return request.getfixturevalue("new_postgres_url")
     fast = {name: (journal, "PRAGMA synchronous=OFF") for name, (journal, _) in statements.PRAGMAS.items()}
     monkeypatch.setattr(statements, "PRAGMAS", fast)
-    return str(tmp_path / "jobs.db")
+    numbers = itertools.count()
+    return lambda: str(tmp_path / f"jobs-{next(numbers)}.db")
+
+
+@pytest.fixture
+def url(new_url):
+    """The address of a fresh, empty database."""
+    return new_url()
 
 
 @pytest.fixture
@@ -62,35 +73,25 @@ def opening(url, clock):
     return open_another
 
 
-class Raw:
-    """A look at the tables beside the store, and the faults that only the database itself can have."""
-
-    def __init__(self, path):
-        self._path = path
-
-    def select(self, sql):
-        with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
-            return connection.execute(sql).fetchall()
-
-    def execute(self, sql):
-        self.select(sql)
-
-    def insert_jobs(self, rows):
-        """Write whole rows (dicts) past the store."""
-        names = list(rows[0])
-        statement = f"INSERT INTO jobs ({','.join(names)}) VALUES ({','.join('?' * len(names))})"
-        with contextlib.closing(sqlite3.connect(self._path)) as connection, connection:
-            connection.executemany(statement, [tuple(row.values()) for row in rows])
-
-    def break_history(self):
-        self.execute(
-            "CREATE TRIGGER broken BEFORE INSERT ON attempts BEGIN SELECT raise(ABORT, 'history is broken'); END"
-        )
+@pytest.fixture
+def raw(url):
+    return raw_of(url)
 
 
 @pytest.fixture
-def raw(url):
-    return Raw(url)
+def rows_of(raw):
+    """Ask for rows on a connection that an effect was given, in the words of its driver."""
+
+    async def ask(connection, sql):
+        return [tuple(row) for row in await getattr(connection, raw.ask)(sql)]
+
+    return ask
+
+
+@pytest.fixture
+def refusal(raw):
+    """What an effect meets that tries to end its transaction."""
+    return raw.refusal
 
 
 class Harness:
@@ -99,7 +100,7 @@ class Harness:
     def __init__(self, url):
         self.url = url
         self.clock = ManualClock()
-        self.raw = Raw(url)
+        self.raw = raw_of(url)
         self._runner = asyncio.Runner()
         self.store = self.run(open_store(url, clock=self.clock))
 
@@ -107,8 +108,7 @@ class Harness:
         return self._runner.run(awaitable)
 
     def fresh(self):
-        for table in ("jobs", "redrives", "attempts", "queues"):
-            self.raw.execute(f"DELETE FROM {table}")
+        self.raw.empty("jobs", "redrives", "attempts", "queues")
 
     def close(self):
         self.run(self.store.close())
@@ -120,10 +120,3 @@ def harness(url):
     opened = Harness(url)
     yield opened
     opened.close()
-
-
-@pytest.fixture
-def new_url(url):
-    """A function that names one fresh database after the other."""
-    numbers = itertools.count()
-    return lambda: f"{url}-{next(numbers)}"

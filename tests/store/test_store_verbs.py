@@ -295,9 +295,9 @@ async def test_job_without_attempts_left_is_never_claimed_though_too_many_are_to
 
 async def test_paused_queue_is_passed_over(store, raw):
     await put(store, job("a", queue="held"), job("b"))
-    raw.execute("INSERT INTO queues (name, paused) VALUES ('held', 1)")
+    raw.execute("INSERT INTO queues (name, paused) VALUES ('held', true)")
     assert [leased.id for leased in await take(store, 5)] == ["b"]
-    raw.execute("UPDATE queues SET paused = 0")
+    raw.execute("UPDATE queues SET paused = false")
     assert [leased.id for leased in await take(store, 5)] == ["a"]
 
 

@@ -14,9 +14,10 @@ import aiosqlite
 from asyncqueue.errors import Conflict, NotAQueue, NoTransaction, StoreBusy, StoreClosed, StoreError
 from asyncqueue.job import NewJob
 from asyncqueue.stores.base import AsyncOutbox, SyncOutbox, Terms
+from asyncqueue.stores.sets import compared, full, new_row
 from asyncqueue.stores.sqlite import schema, statements
 from asyncqueue.stores.sqlite.connection import translated
-from asyncqueue.stores.sqlite.offers import array, compared, full, new_row
+from asyncqueue.stores.sqlite.offers import array
 
 __all__ = ["AiosqliteOutbox", "Execute", "SqliteOutbox", "failure", "outbox_for", "put"]
 
@@ -146,7 +147,7 @@ def _put(execute: Execute, job: NewJob, terms: Terms) -> bool:
         return answer
     if terms.max_pending is not None and execute(statements.PENDING, {})[0][0] >= terms.max_pending:
         raise full(terms.max_pending)
-    execute(statements.ENQUEUE, {"jobs": array([new_row(job)]), "now": terms.clock.now_ms()})
+    execute(statements.ENQUEUE, {"jobs": array([new_row(job)]), "now": terms.here.now_ms()})
     return True
 
 

@@ -31,11 +31,12 @@ from asyncqueue.job import (
     Ticket,
     printable,
 )
-from asyncqueue.lifecycle import Reason, Status
+from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
+from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
 from asyncqueue.stores.sqlite import schema, statements
 from asyncqueue.stores.sqlite.connection import Database, Profile
-from asyncqueue.stores.sqlite.offers import array, compared, full, new_row
+from asyncqueue.stores.sqlite.offers import array
 from asyncqueue.stores.sqlite.turns import Picked, Turns
 
 __all__ = ["SqliteStore", "SqliteTransaction"]
@@ -164,7 +165,7 @@ class SqliteTransaction:
         guard = _EffectGuard()
         await self._connection.set_authorizer(guard)
         try:
-            for part in _parts(reports):
+            for part in parts(reports):
                 if len(part) == 1 and part[0].effect is not None:
                     answers.append(await self._with_effect(part[0], part[0].effect, guard))
                 else:
@@ -196,7 +197,7 @@ class SqliteTransaction:
         if not self._rules.keep_all and all(report.outcome == "ok" for report in reports):
             return await self._finish_ok(reports)
         items = [
-            (*_ticket(r.ticket), r.outcome, r.delay_ms, printable(r.failure.error) if r.failure else None)
+            (*ticket_row(r.ticket), r.outcome, r.delay_ms, printable(r.failure.error) if r.failure else None)
             for r in reports
         ]
         answers = await self._settled(statements.FINISH, items, late=self._rules.accept_late)
@@ -210,7 +211,7 @@ class SqliteTransaction:
     async def _finish_ok(self, reports: Sequence[Report]) -> list[Status | None]:
         """Settle plain successes: the same law as `FINISH`, for the case that must be fast."""
         answers: list[Status | None] = [None] * len(reports)
-        for a_round in _rounds([_ticket(report.ticket) for report in reports]):
+        for a_round in by_rounds([ticket_row(report.ticket) for report in reports]):
             items = array(item for _place, item in a_round)
             valid = await self._rows_as_json(statements.VALID, items=items, late=self._rules.accept_late)
             if valid:
@@ -222,13 +223,14 @@ class SqliteTransaction:
 
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""
-        items = [(*_ticket(r.ticket), r.lease_ms) for r in renewals]
+        items = [(*ticket_row(r.ticket), r.lease_ms) for r in renewals]
         return await self._settled(statements.RENEW, items)
 
     async def release(self, releases: Sequence[Release]) -> list[bool]:
         """See `stores.base.Transaction`."""
         items = [
-            (*_ticket(r.ticket), r.delay_ms, printable(r.failure.error) if r.failure else None) for r in releases
+            (*ticket_row(r.ticket), r.delay_ms, printable(r.failure.error) if r.failure else None)
+            for r in releases
         ]
         answers = await self._settled(statements.RELEASE, items)
         await self._remember(
@@ -318,7 +320,7 @@ class SqliteTransaction:
         hide the holder's own, which shares its set by group commit.
         """
         answers: list[Any] = []
-        for a_round in _rounds(items):
+        for a_round in by_rounds(items):
             by_id = dict(await self._rows(statement, items=array(item for _place, item in a_round), **extra))
             answers += [(place, by_id.get(item[0])) for place, item in a_round]
         return [answer for _place, answer in sorted(answers, key=itemgetter(0))]
@@ -412,13 +414,13 @@ class SqliteStore:
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See `stores.base.Store`."""
-        found = {row[1]: _job(row) for row in await self._database.read(statements.GET, {"ids": array(ids)})}
+        found = {row[1]: job_of(row) for row in await self._database.read(statements.GET, {"ids": array(ids)})}
         return [found.get(job_id) for job_id in ids]
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See `stores.base.Store`."""
         statement = statements.LIST_DEAD if wanted.status is Status.DEAD else statements.LIST
-        return [_job(row) for row in await self._database.read(statement, self._filter(wanted))]
+        return [job_of(row) for row in await self._database.read(statement, self._filter(wanted))]
 
     async def count(self, wanted: JobFilter) -> int:
         """See `stores.base.Store`."""
@@ -510,35 +512,3 @@ class SqliteStore:
     async def close(self) -> None:
         """See `stores.base.Store`."""
         await self._database.close()
-
-
-def _ticket(ticket: Ticket) -> tuple[str, int, int, str, int]:
-    return ticket.id, ticket.token, ticket.qty, ticket.owner, ticket.attempt
-
-
-def _parts(reports: Sequence[Report]) -> list[list[Report]]:
-    """Split reports, in their order, into runs without effects and single ones with an effect."""
-    parts: list[list[Report]] = []
-    for report in reports:
-        if report.effect is not None or not parts or parts[-1][0].effect is not None:
-            parts.append([])
-        parts[-1].append(report)
-    return parts
-
-
-def _rounds(items: list[tuple[Any, ...]]) -> list[list[tuple[int, tuple[Any, ...]]]]:
-    """Split `items` (id first) so that no id comes twice in a round; each with its place in `items`."""
-    rounds: list[list[tuple[int, tuple[Any, ...]]]] = []
-    seen: dict[str, int] = {}
-    for place, item in enumerate(items):
-        nth = seen[item[0]] = seen.get(item[0], -1) + 1
-        if nth == len(rounds):
-            rounds.append([])
-        rounds[nth].append((place, item))
-    return rounds
-
-
-def _job(row: Sequence[Any]) -> Job:
-    seq, job_id, qty, status, *middle = row
-    middle[7] = None if middle[7] is None else Reason(middle[7])
-    return Job(seq, job_id, qty, Status(status), *middle)

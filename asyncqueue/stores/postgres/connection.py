@@ -1,0 +1,408 @@
+"""One PostgreSQL database as a durable product needs it: bounded waits, typed errors, whole transactions.
+
+`Database` owns a small pool. Whatever passes by itself (a restart, a failover, a deadlock, a pool in use) is tried
+again with jitter for as long as `patience_ms`, and then told by a typed error; whatever does not pass is told at
+once. Errors of the driver are translated here, once.
+"""
+
+import asyncio
+import os
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import asyncpg
+from asyncpg.exceptions import ClientConfigurationError, TargetServerAttributeNotMatched
+
+from asyncqueue.errors import (
+    AsyncQueueError,
+    ConfigError,
+    ForkedProcess,
+    NotAQueue,
+    StoreBusy,
+    StoreClosed,
+    StoreDenied,
+    StoreError,
+    StoreFull,
+    StoreUnreachable,
+)
+from asyncqueue.stores.postgres import statements
+from asyncqueue.stores.postgres.address import DEFAULT_SCHEMA, Address
+from asyncqueue.stores.shield import shielded
+
+__all__ = ["Connection", "Database", "Profile", "Trouble", "Work", "in_schema", "judged"]
+
+T = TypeVar("T")
+Connection = Any
+"""A connection of asyncpg, whether or not it comes from a pool."""
+Work = Callable[[Connection], Awaitable[T]]
+"""Statements in an open transaction: `await connection.fetch(sql, *arguments)`. Run again after a rollback."""
+
+_PLACE: Final = re.compile(rf"(SCHEMA |\b){DEFAULT_SCHEMA}(?=\.|$)")
+_PAUSE_S: Final = 0.02
+_PAUSE_MAX_S: Final = 0.5
+_CONNECT_S: Final = 5.0
+_CLOSE_S: Final = 2.0
+
+# What the server may say of itself or of the moment, by the class (2) or the code (5) of its SQLSTATE.
+_CONTENTION: Final = frozenset({"40001", "40P01", "40003", "55P03", "57014", "25P03", "55006"})
+_AWAY: Final = frozenset({"08", "57P01", "57P02", "57P03", "57P05", "53300", "25006", "58030"})
+_DENIED: Final = frozenset({"28", "42501", "3D000", "0LP01"})
+_FULL: Final = frozenset({"53100"})
+_MISSING: Final = frozenset({"3F000", "42P01", "42703", "42883"})
+_STALE_PLANS: Final = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
+_SOON: Final = frozenset({"57P03", "53300"})  # worth a wait while opening: it is there, but cannot yet
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How patient, and how many connections.
+
+    `patience_ms` bounds all waiting of one call: for a connection, for a server that is restarted, for other
+    writers. `reply_ms` is how long the server may take to answer one statement before the connection is taken for
+    dead (half open): it is cut, and the call goes on over another one while patience lasts. A process uses up to
+    `connections`, and one more to listen.
+    """
+
+    patience_ms: int = 10_000
+    reply_ms: int = 10_000
+    connections: int = 4
+
+    def check(self) -> None:
+        """Raise `ConfigError` for a value below 1."""
+        for name in ("patience_ms", "reply_ms", "connections"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What became of a driver's error: the typed one, and whether it may pass by itself.
+
+    `is_lost` says that the connection cannot be used any more, `is_soon` that the server is there but cannot yet.
+    """
+
+    error: AsyncQueueError
+    passes: bool = False
+    is_lost: bool = False
+    is_soon: bool = False
+
+
+def in_schema(text: str, schema: str) -> str:
+    """Return a statement, or a script, for the tables in `schema`, which is a checked identifier."""
+    return text if schema == DEFAULT_SCHEMA else _PLACE.sub(lambda found: found[1] + schema, text)
+
+
+def judged(error: BaseException, where: str) -> Trouble | None:
+    """Return what to make of an error of the driver or the network, None for any other."""
+    if isinstance(error, asyncpg.PostgresError) and not isinstance(error, _STALE_PLANS):
+        return _by_state(error, where)
+    for kinds, trouble in _BY_KIND:
+        if isinstance(error, kinds):
+            return trouble(error, where)
+    return None
+
+
+def _by_state(error: asyncpg.PostgresError, where: str) -> Trouble:
+    state: str = error.sqlstate or ""
+    text = f"{where}: {_line(error)}"
+    if state in _CONTENTION:
+        return Trouble(StoreBusy(f"{text}; other writers were in the way, try again"), passes=True)
+    if state in _AWAY or state[:2] in _AWAY:
+        return Trouble(StoreUnreachable(text), passes=True, is_lost=True, is_soon=state in _SOON)
+    if state in _DENIED or state[:2] in _DENIED:
+        return Trouble(StoreDenied(f"{text}; check user, password, database and permissions"), is_lost=True)
+    if state in _FULL:
+        return Trouble(StoreFull(f"{where}: no room left on the server's disk; nothing was changed"))
+    if state in _MISSING:
+        return Trouble(NotAQueue(f"{text}; the schema is missing or was changed, open it anew"))
+    return Trouble(StoreError(text))
+
+
+def _read_only(_error: BaseException, where: str) -> Trouble:
+    text = f"{where}: a read-only replica (or no server that can be written); give the address of the primary"
+    return Trouble(StoreUnreachable(text), passes=True, is_lost=True)
+
+
+def _misused(error: BaseException, where: str) -> Trouble:
+    return Trouble(ConfigError(f"{where}: {_line(error)}"))
+
+
+def _changed(_error: BaseException, where: str) -> Trouble:
+    return Trouble(StoreBusy(f"{where}: the schema has just changed; try again"), passes=True)
+
+
+def _silent(_error: BaseException, where: str) -> Trouble:
+    return Trouble(StoreUnreachable(f"{where}: no answer in time"), passes=True, is_lost=True)
+
+
+def _away(error: BaseException, where: str) -> Trouble:
+    return Trouble(StoreUnreachable(f"{where}: cannot be reached ({_line(error)})"), passes=True, is_lost=True)
+
+
+# In this order: the first kinds are special cases of later ones.
+_BY_KIND: Final = (
+    (TargetServerAttributeNotMatched, _read_only),
+    (ClientConfigurationError, _misused),
+    (_STALE_PLANS, _changed),
+    (TimeoutError, _silent),
+    ((asyncpg.InterfaceError, asyncpg.InternalClientError, OSError), _away),
+)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0] or type(error).__name__
+
+
+class _Repeat(Exception):
+    """A trouble that no error of the driver stands for."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        self.trouble = trouble
+
+
+class Database:
+    """An open database; made by `open`, ended by `close`, usable only in the process that opened it."""
+
+    def __init__(self, address: Address, profile: Profile) -> None:
+        self.address = address
+        self.profile = profile
+        self.retries = 0
+        self.commits = 0  # of transactions that changed something
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._pool: asyncpg.Pool[Any] | None = None
+
+    @classmethod
+    async def open(cls, address: Address, profile: Profile, migrate: Work[None]) -> "Database":
+        """Connect, then run `migrate` in one transaction.
+
+        Raises `StoreUnreachable` (at once if nobody listens there), `StoreDenied`, `NotAQueue`, `ConfigError`,
+        `StoreBusy`; leaves nothing open then, nor if the caller is cancelled.
+        """
+        profile.check()
+        database = cls(address, profile)
+        try:
+            await database._first_contact()
+            await database.write(migrate)
+        except BaseException:
+            await database.close()
+            raise
+        return database
+
+    async def connect(self) -> Connection:
+        """Return a connection beside the pool, as a listener needs it. Raises the driver's errors."""
+        return await asyncpg.connect(**self._how())
+
+    def sql(self, text: str) -> str:
+        """Return a statement as it is run here, in this queue's schema."""
+        return in_schema(text, self.address.schema)
+
+    async def write(self, work: Work[T]) -> T:
+        """Run `work` in one transaction of its own and return its result.
+
+        Everything `work` did is committed, or nothing is. Waiting for a connection can be cancelled; once the
+        transaction has begun it ends first, and a cancellation is raised after it. If the connection breaks during
+        COMMIT the server is asked what became of it. `work` is run again if the transaction had to be given up for
+        a reason that passes. Raises `StoreBusy` or `StoreUnreachable` after `patience_ms`, or another
+        `StoreError`.
+        """
+        until = time.monotonic() + self.profile.patience_ms / 1000
+        return await self._patiently(lambda: self._attempt(work, until), until)
+
+    async def read(self, sql: str, *arguments: Any) -> list[Any]:
+        """Return all rows of one SELECT, a consistent moment of its own. Raises as `write` does."""
+        until = time.monotonic() + self.profile.patience_ms / 1000
+
+        async def once() -> list[Any]:
+            async with self._borrowed(until) as connection:
+                try:
+                    return list(await connection.fetch(self.sql(sql), *arguments))
+                except asyncio.CancelledError:
+                    _cut(connection)  # it would still wait for the answer
+                    raise
+
+        return await self._patiently(once, until)
+
+    async def close(self) -> None:
+        """Close all connections; transactions that run are waited for. May be called again."""
+        self._check_process()
+        await shielded(self._close())
+
+    async def _close(self) -> None:
+        self._is_closed = True
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            async with asyncio.timeout(self.profile.patience_ms / 1000):
+                await pool.close()
+        except TimeoutError:  # somebody still works, or the other side is frozen
+            pool.terminate()
+
+    def _how(self) -> dict[str, Any]:
+        pooled = self.address.is_pooled
+        return {
+            "dsn": self.address.dsn,
+            "timeout": min(_CONNECT_S, self.profile.patience_ms / 1000),
+            "command_timeout": self.profile.reply_ms / 1000,
+            "target_session_attrs": "read-write",
+            "statement_cache_size": 0 if pooled else 256,
+            "max_cached_statement_lifetime": 0,
+            # a pooler hands the server's session to others after each transaction: nothing may be set for longer
+            "server_settings": {} if pooled else statements.settings(self.profile.reply_ms),
+        }
+
+    async def _first_contact(self) -> None:
+        try:
+            self._pool = asyncpg.create_pool(
+                min_size=0, max_size=self.profile.connections, reset=_nothing, **self._how()
+            )
+        except (ValueError, ClientConfigurationError) as error:
+            raise ConfigError(f"{self.address.shown}: {_line(error)}") from None
+        until = time.monotonic() + self.profile.patience_ms / 1000
+        try:
+            await self._pool
+        except BaseException as error:
+            raise self._typed(error) from error
+        await self._patiently(lambda: self._look(until), until, is_opening=True)
+
+    async def _look(self, until: float) -> None:
+        async with self._borrowed(until) as connection:
+            await connection.fetchval(statements.PING)
+
+    async def _attempt(self, work: Work[T], until: float) -> T:
+        async with self._borrowed(until) as connection:
+            return await shielded(self._transaction(connection, work, until))
+
+    @asynccontextmanager
+    async def _borrowed(self, until: float) -> AsyncIterator[Connection]:
+        """Lend a connection of the pool; one that broke meanwhile, or whose state is not known, is thrown away."""
+        self.check_usable()
+        pool = self._pool
+        assert pool is not None  # noqa: S101 - check_usable saw to it
+        try:
+            connection = await pool.acquire(timeout=max(0.001, until - time.monotonic()))
+        except TimeoutError as error:
+            if pool.get_idle_size() == 0 and pool.get_size() >= pool.get_max_size():
+                many = self.profile.connections
+                text = f"{self.address.shown}: all {many} connections of this process are in use"
+                raise _Repeat(Trouble(StoreBusy(text), passes=True)) from error
+            raise
+        try:
+            yield connection
+        except BaseException as error:
+            trouble = judged(error, self.address.shown)
+            if trouble is not None and trouble.is_lost:
+                _cut(connection)
+            raise
+        finally:
+            if not connection.is_closed() and connection.is_in_transaction():
+                _cut(connection)
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                await pool.release(connection, timeout=_CLOSE_S)
+
+    async def _transaction(self, connection: Connection, work: Work[T], until: float) -> T:
+        transaction = connection.transaction()
+        try:
+            await transaction.start()
+            if self.address.is_pooled:
+                await connection.execute(statements.local_settings(self.profile.reply_ms))
+            result = await work(connection)
+            xid: int | None = await connection.fetchval(statements.XID)
+        except BaseException:
+            await self._roll_back(connection, transaction)
+            raise
+        if xid is None:  # nothing was changed, so nothing can be lost
+            await self._roll_back(connection, transaction)
+            return result
+        try:
+            await transaction.commit()
+        except BaseException as error:
+            trouble = judged(error, self.address.shown)
+            _cut(connection)
+            if trouble is None or not trouble.is_lost or not await self._has_committed(xid, until):
+                raise
+        self.commits += 1
+        return result
+
+    async def _roll_back(self, connection: Connection, transaction: Any) -> None:
+        if connection.is_closed():
+            return
+        try:
+            await transaction.rollback()
+        except BaseException:  # noqa: BLE001 - the first error is the one to tell; the server rolls back by itself
+            _cut(connection)
+
+    async def _has_committed(self, xid: int, until: float) -> bool:
+        """Ask the server, over another connection, what became of a transaction whose COMMIT got no answer."""
+        text = f"{self.address.shown}: the connection broke at COMMIT; whether it was done is not known"
+        while True:
+            try:
+                async with self._borrowed(until) as connection:
+                    status = await connection.fetchval(statements.XACT_STATUS, str(xid))
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, _Repeat) as error:
+                trouble = judged(error, self.address.shown)
+                if time.monotonic() >= until or (trouble is not None and not trouble.passes):
+                    raise StoreUnreachable(text) from error
+                status = "in progress"
+            if status in ("committed", "aborted"):
+                return bool(status == "committed")
+            if status is None or time.monotonic() >= until:
+                raise StoreUnreachable(text)
+            await asyncio.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311 - jitter, not a secret
+
+    async def _patiently(self, once: Callable[[], Awaitable[T]], until: float, *, is_opening: bool = False) -> T:
+        pause_s = _PAUSE_S
+        while True:
+            self.check_usable()
+            try:
+                return await once()
+            except _Repeat as repeat:
+                trouble: Trouble | None = repeat.trouble
+                cause: BaseException = repeat
+            except Exception as error:
+                trouble = judged(error, self.address.shown)
+                if trouble is None or isinstance(error, AsyncQueueError):
+                    raise
+                cause = error
+            assert trouble is not None  # noqa: S101 - for the type checker: both ways above set it
+            waits = trouble.passes and (trouble.is_soon or not trouble.is_lost or not is_opening)
+            if not waits or time.monotonic() + pause_s >= until:
+                raise trouble.error from cause
+            self.retries += 1
+            await asyncio.sleep(random.uniform(0, pause_s))  # noqa: S311 - jitter, not a secret
+            pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+
+    def _typed(self, error: BaseException) -> BaseException:
+        trouble = judged(error, self.address.shown)
+        return error if trouble is None else trouble.error
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedProcess(f"{self.address.shown}: opened before a fork; open it again in the child process")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    def check_usable(self) -> None:
+        """Raise `ForkedProcess` or `StoreClosed` if nothing can be asked here any more."""
+        self._check_process()
+        if self._is_closed or self._pool is None:
+            raise StoreClosed(f"{self.address.shown}: is closed")
+
+
+def _cut(connection: Connection) -> None:
+    """Drop a connection at once, whatever it was doing; the server rolls back what was open."""
+    with suppress(asyncpg.InterfaceError):
+        connection.terminate()
+
+
+async def _nothing(_connection: Connection) -> None:
+    """Leave the session as it is: nothing was set in it."""

@@ -1,0 +1,108 @@
+"""Hearing of other processes' commits: one connection that listens, and a cheap question where none can.
+
+The question is the server's list of transactions under way, which changes with every commit; it is asked by
+whoever asks for the version, so an idle process costs nothing between its own polls.
+"""
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+import asyncpg
+
+from asyncqueue.stores.postgres import statements
+from asyncqueue.stores.postgres.connection import Connection, Database
+
+__all__ = ["Listener"]
+
+_CONNECT_S: Final = 2.0
+_PROBE_S: Final = 2.0
+_PROBE_EVERY_S: Final = 10.0  # a listening connection is silent: only a question shows that it is half open
+_AGAIN_MIN_S: Final = 0.5
+_AGAIN_MAX_S: Final = 10.0
+
+
+class Listener:
+    """Gives a number that changes when somebody has committed something that others may wait for."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: Connection | None = None
+        self._turn = anyio.Lock()
+        self._heard = 0
+        self._proved_at = 0.0
+        self._again_at = 0.0
+        self._again_s = _AGAIN_MIN_S
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether notifications arrive now, as far as is known."""
+        return self._connection is not None and not self._connection.is_closed()
+
+    async def version(self) -> int:
+        """Return the number: from memory while a connection listens, else by a question to the server."""
+        async with self._turn:
+            await self._care()
+        if self.is_listening:
+            return self._heard + self._database.commits
+        ((snapshot,),) = await self._database.read(statements.SNAPSHOT)
+        return hash((snapshot, self._heard))
+
+    async def close(self) -> None:
+        """Stop listening."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                await connection.close(timeout=_PROBE_S)
+
+    async def _care(self) -> None:
+        if self._database.address.is_pooled or self._database.is_closed:
+            return
+        now = time.monotonic()
+        if self._connection is not None:
+            if self.is_listening and now < self._proved_at + _PROBE_EVERY_S:
+                return
+            if self.is_listening and await self._answers(self._connection):
+                self._proved_at = now
+                return
+            self._lose(self._connection)
+        if now >= self._again_at:
+            await self._connect(now)
+
+    async def _answers(self, connection: Connection) -> bool:
+        try:
+            await connection.fetchval(statements.PING, timeout=_PROBE_S)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            return False
+        return True
+
+    def _lose(self, connection: Connection) -> None:
+        self._connection = None
+        self._heard += 1  # something may have been missed
+        with suppress(asyncpg.InterfaceError):
+            connection.terminate()
+
+    async def _connect(self, now: float) -> None:
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                connection = await self._database.connect()
+                await connection.add_listener(self._database.address.schema, self._hear)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
+            self._again_s = min(self._again_s * 2, _AGAIN_MAX_S)
+            self._again_at = now + self._again_s
+            if connection is not None:
+                connection.terminate()
+            return
+        except BaseException:
+            if connection is not None:
+                connection.terminate()
+            raise
+        self._connection = connection
+        self._proved_at, self._again_s = now, _AGAIN_MIN_S
+        self._heard += 1
+
+    def _hear(self, _connection: Any, _pid: int, _channel: str, _payload: object) -> None:
+        self._heard += 1

@@ -1,0 +1,85 @@
+"""Bringing a schema to the current version: all steps in one transaction, or none; racing processes take turns."""
+
+from dataclasses import dataclass
+from importlib import resources
+from typing import Final
+
+from asyncqueue.errors import NewerSchema, NotAQueue
+from asyncqueue.stores.postgres import statements
+from asyncqueue.stores.postgres.connection import Connection, in_schema
+
+__all__ = ["QUEUE", "Part", "inspect", "migrate", "script"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tables that belong together and have one version: a queue, or whatever else lives in the same schema.
+
+    `steps` are the numbered files in the folder `schema` of `package`, in order; `table` is one that every version
+    has, `name` is what messages call it.
+    """
+
+    name: str
+    table: str
+    package: str
+    steps: tuple[str, ...]
+
+    @property
+    def version(self) -> int:
+        """The version that this program makes and understands."""
+        return len(self.steps)
+
+
+QUEUE: Final = Part("queue", "jobs", "asyncqueue.stores.postgres", ("0001_queue.sql",))
+
+
+def script(part: Part, step: str) -> str:
+    """Return one step as SQL."""
+    return (resources.files(part.package) / "schema" / step).read_text("utf-8")
+
+
+async def inspect(connection: Connection, schema: str, where: str, part: Part = QUEUE) -> int:
+    """Return the version that is there, 0 for none; only reads.
+
+    Raises `NotAQueue` for a schema of something else and `NewerSchema` for one of a later version.
+    """
+    _exists, has_versions, has_table = await connection.fetchrow(statements.SCHEMA_STATE, schema, part.table)
+    version: int | None = None
+    if has_versions:
+        version = await connection.fetchval(in_schema(statements.SCHEMA_VERSION, schema), part.name)
+    if version is None:
+        if has_table:
+            raise NotAQueue(
+                f"{where}: schema {schema} has a table {part.table} that is no {part.name}'s; choose another one "
+                "by ?schema=name"
+            )
+        return 0
+    if version > part.version:
+        raise NewerSchema(
+            f"{where}: schema {schema} has version {version}, newer than {part.version}: upgrade asyncqueue to "
+            "open it"
+        )
+    return version
+
+
+async def migrate(
+    connection: Connection, schema: str, where: str, *, create: bool = True, part: Part = QUEUE
+) -> None:
+    """Make or migrate the tables; runs inside the caller's transaction, which undoes everything if it raises.
+
+    Raises as `inspect` does, and `NotAQueue` if there is nothing and `create` is not set.
+    """
+    if await inspect(connection, schema, where, part) == part.version:
+        return
+    await connection.execute(statements.MIGRATE_TURN, schema)
+    version = await inspect(connection, schema, where, part)  # others may have been here first
+    if version == part.version:
+        return
+    if version == 0 and not create:
+        raise NotAQueue(f"{where}: no {part.name} in schema {schema}")
+    if not (await connection.fetchrow(statements.SCHEMA_STATE, schema, part.table))[0]:
+        await connection.execute(in_schema(statements.SCHEMA_MAKE, schema))
+    await connection.execute(in_schema(statements.SCHEMA_VERSIONS, schema))
+    for step in part.steps[version:]:
+        await connection.execute(in_schema(script(part, step), schema))
+    await connection.execute(in_schema(statements.SCHEMA_MARK, schema), part.name, part.version)

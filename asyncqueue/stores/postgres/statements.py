@@ -1,0 +1,423 @@
+"""Every SQL statement of the PostgreSQL store, in the order of a job's life; the same names as on SQLite.
+
+`$1` is the transaction's time in milliseconds wherever a statement needs one; NULL, which is the rule, means the
+server's own clock. Sets travel as one array a column (`unnest`). Tables are written with the schema `asyncqueue.`,
+which `connection.in_schema` replaces if the queue lives in another one.
+"""
+
+from typing import Final
+
+__all__ = [
+    "CANCEL",
+    "CLAIM",
+    "COUNT",
+    "COUNT_DEAD",
+    "DUE_BY_QUEUE",
+    "EFFECTS_FREE",
+    "EFFECTS_OVER",
+    "EFFECT_BEGIN",
+    "EFFECT_END",
+    "EFFECT_UNDO",
+    "ENQUEUE",
+    "EXISTING",
+    "FINISH",
+    "FINISH_OK",
+    "GET",
+    "HISTORY",
+    "HISTORY_APPEND",
+    "HISTORY_BEGIN",
+    "HISTORY_END",
+    "HISTORY_UNDO",
+    "LIST",
+    "LIST_DEAD",
+    "LOOK",
+    "MIGRATE_TURN",
+    "NEXT_DUE",
+    "NEXT_DUE_OF_KINDS",
+    "NOW",
+    "PAUSE",
+    "PENDING",
+    "PENDING_TURN",
+    "PICK",
+    "PING",
+    "PURGE",
+    "PURGE_HISTORY",
+    "QUEUES",
+    "REDRIVE",
+    "REDRIVES",
+    "RELEASE",
+    "RENEW",
+    "SCHEMA_MAKE",
+    "SCHEMA_MARK",
+    "SCHEMA_STATE",
+    "SCHEMA_VERSION",
+    "SCHEMA_VERSIONS",
+    "SNAPSHOT",
+    "STATS",
+    "STATUS_OF",
+    "SWEEP",
+    "XACT_STATUS",
+    "XID",
+    "local_settings",
+    "settings",
+]
+
+# --- connection and schema ---------------------------------------------------------------------------
+
+# Our statements are written for index walks in nested loops. A planner whose statistics are behind (a table that
+# grew from nothing to a million rows in a minute) must not think otherwise.
+_PLANNER: Final = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+
+
+def settings(reply_ms: int) -> dict[str, str]:
+    """Return the settings of a session: plans, bounded waits, an end for transactions whose client has gone."""
+    return {
+        **_PLANNER,
+        "application_name": "asyncqueue",
+        "default_transaction_isolation": "read committed",
+        "default_transaction_read_only": "off",
+        "statement_timeout": str(reply_ms),
+        "lock_timeout": str(max(1, reply_ms // 2)),
+        "idle_in_transaction_session_timeout": str(max(60_000, 6 * reply_ms)),
+        "tcp_keepalives_idle": "30",
+        "tcp_keepalives_interval": "10",
+        "tcp_keepalives_count": "3",
+    }
+
+
+def local_settings(reply_ms: int) -> str:
+    """Return the same for one transaction, as a pooler in transaction mode needs it."""
+    ours = settings(reply_ms)
+    kept = {name: ours[name] for name in (*_PLANNER, "statement_timeout", "lock_timeout")}
+    return ";".join(f"SET LOCAL {name} = '{value}'" for name, value in kept.items())
+
+
+PING: Final = "SELECT 1"
+NOW: Final = "SELECT asyncqueue.now_ms()"
+XID: Final = "SELECT pg_current_xact_id_if_assigned()::text::bigint"
+XACT_STATUS: Final = "SELECT pg_xact_status($1::text::xid8)"
+SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
+
+# $1 schema, $2 part. Answers although nothing of it exists.
+SCHEMA_STATE: Final = """
+SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
+       EXISTS (SELECT FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
+               WHERE nspname = $1 AND relname = 'versions'),
+       EXISTS (SELECT FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
+               WHERE nspname = $1 AND relname = $2)
+"""
+SCHEMA_VERSION: Final = "SELECT version FROM asyncqueue.versions WHERE part = $1"
+SCHEMA_MAKE: Final = "CREATE SCHEMA asyncqueue"
+SCHEMA_VERSIONS: Final = """
+CREATE TABLE IF NOT EXISTS asyncqueue.versions (part text COLLATE "C" PRIMARY KEY, version integer NOT NULL)
+"""
+SCHEMA_MARK: Final = """
+INSERT INTO asyncqueue.versions (part, version) VALUES ($1, $2)
+ON CONFLICT (part) DO UPDATE SET version = excluded.version
+"""
+MIGRATE_TURN: Final = "SELECT pg_advisory_xact_lock(hashtextextended('asyncqueue schema ' || $1, 0))"
+
+_NOW: Final = "coalesce($1::bigint, asyncqueue.now_ms())"
+
+# --- enqueue -----------------------------------------------------------------------------------------
+
+# `seq` rises in the order given, but the rows are written in the order of their ids: two sets with the same ids
+# then meet at the first of them, and do not wait for each other in a circle.
+ENQUEUE: Final = f"""
+INSERT INTO asyncqueue.jobs (seq, id, qty, status, attempts, max_attempts, token, available_at, deadline,
+                             queue, kind, payload, priority, created_at)
+SELECT seq, id, qty, 'pending', 0, max_attempts, 0, now_ms + delay_ms, now_ms + ttl_ms,
+       queue, kind, payload, priority, now_ms
+FROM (
+  SELECT nextval('asyncqueue.jobs_seq') AS seq, {_NOW} AS now_ms, item.*
+  FROM unnest($2::text[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::text[],
+    $10::int[]) AS item(id, qty, max_attempts, delay_ms, ttl_ms, queue, kind, payload, priority)) AS offered
+ORDER BY id COLLATE "C", seq
+ON CONFLICT (id) DO NOTHING
+RETURNING id
+"""  # noqa: S608 - a constant, joined from a constant
+EXISTING: Final = "SELECT id, qty, queue, kind, payload FROM asyncqueue.jobs WHERE id = ANY($1::text[])"
+
+PENDING: Final = "SELECT coalesce(sum(jobs), 0)::bigint FROM asyncqueue.counts WHERE status = 'pending'"
+# With a bound, those who enqueue come one after the other: else each would find the same room.
+PENDING_TURN: Final = "SELECT pg_advisory_xact_lock('asyncqueue.counts'::regclass::oid::bigint)"
+
+# --- claim -------------------------------------------------------------------------------------------
+
+# The first $3[n] eligible jobs of each queue $2[n], in order, locked; those that another transaction has locked
+# are passed over. `walk` visits the (priority, coarse bucket) pairs that hold live jobs by one seek each; a
+# coarse bucket in which nothing is due is skipped by one more (`hit`); inside one, each of its 128 fine buckets is
+# a range of the fine index, sorted by seq. Each step depends on the one before it, so the rows come in order
+# without a sort of all, and no row is locked that is not taken.
+_PICK: Final = """
+SELECT job.* FROM unnest($2::text[], $3::int[]) AS wanted(name, room)
+CROSS JOIN LATERAL (
+  WITH RECURSIVE walk(p, b) AS (
+    (SELECT -priority, seq >> 14 FROM asyncqueue.jobs WHERE due IS NOT NULL AND queue = name
+     ORDER BY -priority, seq >> 14 LIMIT 1)
+    UNION ALL
+    SELECT further.* FROM walk CROSS JOIN LATERAL (
+      SELECT -priority, seq >> 14 FROM asyncqueue.jobs
+      WHERE due IS NOT NULL AND queue = name AND (-priority, seq >> 14) > (p, b)
+      ORDER BY -priority, seq >> 14 LIMIT 1) AS further
+  )
+  SELECT found.* FROM walk
+  CROSS JOIN LATERAL (
+    SELECT b << 7 AS first FROM asyncqueue.jobs
+    WHERE queue = name AND -priority = p AND seq >> 14 = b AND due <= {now} LIMIT 1) AS hit
+  CROSS JOIN LATERAL generate_series(first, first + 127) AS fine
+  CROSS JOIN LATERAL (
+    SELECT seq, queue, priority, status, token, attempts, owner FROM asyncqueue.jobs
+    WHERE queue = name AND -priority = p AND seq >> 7 = fine AND due <= {now}
+      AND deadline > {now} AND attempts < max_attempts AND ($4::text[] IS NULL OR kind = ANY($4::text[]))
+    ORDER BY seq {lock}) AS found
+  LIMIT room) AS job
+"""
+_PICK_UNLOCKED: Final = _PICK.format(now=_NOW, lock="")
+PICK: Final = f"SELECT queue, seq, priority, status FROM ({_PICK_UNLOCKED}) AS picked"  # noqa: S608 - constants
+
+# Live jobs that must die instead; split so that each part has its own partial index.
+_SWEEPABLE: Final = f"""
+SELECT seq FROM asyncqueue.jobs
+WHERE due IS NOT NULL AND deadline <= {_NOW} AND (status = 'pending' OR due <= {_NOW})
+UNION ALL
+SELECT seq FROM asyncqueue.jobs
+WHERE due IS NOT NULL AND attempts >= max_attempts AND deadline > {_NOW} AND (status = 'pending' OR due <= {_NOW})
+"""  # noqa: S608 - a constant, joined from constants
+
+# What a claim must know first, in one answer: the queues with live jobs that are not paused, and (as NULL) whether
+# there are jobs to sweep.
+LOOK: Final = f"""
+WITH RECURSIVE names(name) AS (
+  (SELECT queue FROM asyncqueue.jobs WHERE due IS NOT NULL ORDER BY queue LIMIT 1)
+  UNION ALL
+  SELECT further.queue FROM names CROSS JOIN LATERAL (
+    SELECT queue FROM asyncqueue.jobs WHERE due IS NOT NULL AND queue > name ORDER BY queue LIMIT 1) AS further
+)
+SELECT name FROM names WHERE NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = names.name AND paused)
+UNION ALL
+SELECT NULL WHERE EXISTS ({_SWEEPABLE})
+"""  # noqa: S608 - a constant, joined from a constant
+
+# $5 owner, $6 lease in ms. Also what each was before, for the history of a lease that was lost.
+CLAIM: Final = f"""
+WITH picked AS MATERIALIZED ({_PICK.format(now=_NOW, lock="FOR UPDATE SKIP LOCKED")})
+UPDATE asyncqueue.jobs SET status = 'leased', attempts = jobs.attempts + 1, token = jobs.token + 1, owner = $5,
+  lease_until = least({_NOW} + $6::bigint, deadline), reason = NULL
+FROM picked WHERE jobs.seq = picked.seq
+RETURNING jobs.id, qty, jobs.owner, jobs.token, jobs.attempts, lease_until, jobs.queue, kind, payload,
+  jobs.priority, max_attempts, deadline, lease_until - {_NOW}, jobs.seq, picked.status, picked.token,
+  picked.attempts, picked.owner
+"""  # noqa: S608 - a constant, joined from constants
+
+SWEEP: Final = f"""
+WITH doomed AS MATERIALIZED (
+  SELECT seq, status, token, attempts, owner FROM asyncqueue.jobs
+  WHERE seq = ANY(ARRAY(SELECT seq FROM ({_SWEEPABLE}) AS late LIMIT $2))
+    AND (deadline <= {_NOW} OR attempts >= max_attempts) AND due IS NOT NULL
+    AND (status = 'pending' OR due <= {_NOW})
+  ORDER BY seq FOR UPDATE SKIP LOCKED)
+UPDATE asyncqueue.jobs SET status = 'dead', owner = NULL, lease_until = NULL, finished_at = {_NOW},
+  reason = CASE WHEN deadline <= {_NOW} THEN 'deadline' ELSE 'exhausted' END,
+  last_error = CASE WHEN jobs.status = 'leased' AND deadline > {_NOW} THEN 'lease lost on last attempt'
+    ELSE last_error END
+FROM doomed WHERE jobs.seq = doomed.seq
+RETURNING jobs.id, doomed.status, doomed.token, doomed.attempts, doomed.owner
+"""  # noqa: S608 - a constant, joined from constants
+
+# --- reports -----------------------------------------------------------------------------------------
+
+_ITEM: Final = "unnest($2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[]"
+_TICKET: Final = """
+jobs.id = item.id AND jobs.status = 'leased' AND jobs.token = item.token
+  AND jobs.qty = item.qty AND jobs.owner = item.owner AND jobs.attempts = item.attempt
+"""
+
+_AGAIN: Final = f"""
+(item.outcome = 'retry' AND attempts < max_attempts AND {_NOW} + item.delay_ms < deadline)
+"""
+
+FINISH: Final = f"""
+UPDATE asyncqueue.jobs SET
+  status = CASE WHEN {_AGAIN} THEN 'pending' WHEN item.outcome = 'ok' THEN 'done' ELSE 'dead' END,
+  reason = CASE WHEN {_AGAIN} THEN 'retry' WHEN item.outcome = 'ok' THEN NULL
+    WHEN item.outcome = 'permanent' THEN 'permanent'
+    WHEN attempts >= max_attempts THEN 'exhausted' ELSE 'deadline' END,
+  available_at = CASE WHEN {_AGAIN} THEN {_NOW} + item.delay_ms ELSE {_NOW} END,
+  finished_at = CASE WHEN {_AGAIN} THEN NULL ELSE {_NOW} END,
+  last_error = coalesce(item.error, last_error), owner = NULL, lease_until = NULL
+FROM {_ITEM}, $7::text[], $8::bigint[], $9::text[])
+  AS item(id, token, qty, owner, attempt, outcome, delay_ms, error)
+WHERE {_TICKET} AND ($10::boolean OR {_NOW} < jobs.lease_until)
+RETURNING jobs.id, jobs.status
+"""  # noqa: S608 - a constant, joined from constants
+FINISH_OK: Final = f"""
+UPDATE asyncqueue.jobs SET status = 'done', reason = NULL, available_at = {_NOW}, finished_at = {_NOW},
+  owner = NULL, lease_until = NULL
+FROM {_ITEM}) AS item(id, token, qty, owner, attempt)
+WHERE {_TICKET} AND ($7::boolean OR {_NOW} < jobs.lease_until)
+RETURNING jobs.id, jobs.status
+"""  # noqa: S608 - a constant, joined from constants
+
+RENEW: Final = f"""
+UPDATE asyncqueue.jobs SET lease_until = least(greatest(lease_until, {_NOW} + item.lease_ms), deadline)
+FROM {_ITEM}, $7::bigint[]) AS item(id, token, qty, owner, attempt, lease_ms)
+WHERE {_TICKET} AND {_NOW} < jobs.lease_until
+RETURNING jobs.id, lease_until
+"""  # noqa: S608 - a constant, joined from constants
+
+RELEASE: Final = f"""
+UPDATE asyncqueue.jobs SET status = 'pending', attempts = attempts - 1, available_at = {_NOW} + item.delay_ms,
+  owner = NULL, lease_until = NULL, reason = NULL, last_error = coalesce(item.error, last_error)
+FROM {_ITEM}, $7::bigint[], $8::text[]) AS item(id, token, qty, owner, attempt, delay_ms, error)
+WHERE {_TICKET} AND {_NOW} < jobs.lease_until
+RETURNING jobs.id, jobs.status
+"""  # noqa: S608 - a constant, joined from constants
+
+# A row that the history does not accept is left out: it must not cost the rows beside it.
+HISTORY_APPEND: Final = f"""
+INSERT INTO asyncqueue.attempts (id, token, attempt, owner, at_ms, outcome, certainty, error, http_status)
+SELECT item.id, item.token, item.attempt, item.owner, {_NOW}, item.outcome, item.certainty, item.error,
+  item.http_status
+FROM unnest($2::text[], $3::bigint[], $4::int[], $5::text[], $6::text[], $7::text[], $8::text[], $9::int[])
+  AS item(id, token, attempt, owner, outcome, certainty, error, http_status)
+WHERE EXISTS (SELECT FROM asyncqueue.jobs WHERE jobs.id = item.id)
+  AND item.outcome IN ('ok','retry','permanent','release','left','lost','cancelled')
+  AND item.certainty IN ('not-sent','unknown','refused','accepted')
+"""  # noqa: S608 - a constant, joined from a constant
+HISTORY_BEGIN: Final = "SAVEPOINT asyncqueue_history"
+HISTORY_UNDO: Final = "ROLLBACK TO asyncqueue_history"
+HISTORY_END: Final = "RELEASE asyncqueue_history"
+
+STATUS_OF: Final = "SELECT id, status FROM asyncqueue.jobs WHERE id = ANY($1::text[])"
+# What each was before, locked first: the answer and the history are about that.
+CANCEL: Final = f"""
+WITH found AS MATERIALIZED (
+  SELECT id, status, token, attempts, owner FROM asyncqueue.jobs WHERE id = ANY($2::text[])
+  ORDER BY id FOR UPDATE),
+ended AS (
+  UPDATE asyncqueue.jobs SET status = 'dead', reason = 'cancelled', owner = NULL, lease_until = NULL,
+    finished_at = {_NOW}
+  FROM found WHERE jobs.id = found.id AND found.status IN ('pending','leased'))
+SELECT id, status, token, attempts, owner FROM found
+"""  # noqa: S608 - a constant, joined from a constant
+
+EFFECT_BEGIN: Final = "SAVEPOINT asyncqueue_effect"
+EFFECT_UNDO: Final = "ROLLBACK TO asyncqueue_effect"
+EFFECT_END: Final = "RELEASE asyncqueue_effect"
+# Effects are the caller's own SQL: while they run, the planner has its usual freedom.
+EFFECTS_FREE: Final = ";".join(
+    f"SET LOCAL {name} = {'auto' if name == 'plan_cache_mode' else 'on'}" for name in _PLANNER
+)
+EFFECTS_OVER: Final = ";".join(f"SET LOCAL {name} = {value}" for name, value in _PLANNER.items())
+
+# --- redrive -----------------------------------------------------------------------------------------
+
+REDRIVE: Final = f"""
+WITH dead AS MATERIALIZED (
+  SELECT jobs.id, jobs.token, jobs.reason, jobs.attempts, item.ttl_ms, item.note, item.actor
+  FROM unnest($2::text[], $3::bigint[], $4::text[], $5::text[]) AS item(id, ttl_ms, note, actor)
+  JOIN asyncqueue.jobs ON jobs.id = item.id
+  WHERE jobs.status = 'dead' FOR UPDATE OF jobs),
+audit AS (
+  INSERT INTO asyncqueue.redrives (id, token, at_ms, note, actor, reason_before, attempts_before)
+  SELECT id, token, {_NOW}, note, actor, reason, attempts FROM dead)
+UPDATE asyncqueue.jobs SET status = 'pending', attempts = 0, available_at = {_NOW},
+  deadline = {_NOW} + dead.ttl_ms, owner = NULL, lease_until = NULL, reason = NULL, finished_at = NULL
+FROM dead WHERE jobs.id = dead.id
+RETURNING jobs.id
+"""  # noqa: S608 - a constant, joined from a constant
+
+# --- housekeeping ------------------------------------------------------------------------------------
+
+PAUSE: Final = """
+INSERT INTO asyncqueue.queues (name, paused) SELECT DISTINCT name, $2::boolean FROM unnest($1::text[]) AS name
+ON CONFLICT (name) DO UPDATE SET paused = excluded.paused
+"""
+PURGE: Final = f"""
+DELETE FROM asyncqueue.jobs WHERE seq = ANY(ARRAY(
+  SELECT seq FROM asyncqueue.jobs
+  WHERE due IS NULL AND status = $2 AND coalesce(finished_at, available_at) <= {_NOW} - $3::bigint
+  ORDER BY coalesce(finished_at, available_at) LIMIT $4 FOR UPDATE SKIP LOCKED))
+RETURNING id
+"""  # noqa: S608 - a constant, joined from a constant
+PURGE_HISTORY: Final = "DELETE FROM asyncqueue.attempts WHERE id = ANY($1::text[])"
+
+# --- reading -----------------------------------------------------------------------------------------
+
+_COLUMNS: Final = """seq, id, qty, status, attempts, max_attempts, token, available_at, deadline, owner,
+  lease_until, reason, queue, kind, payload, priority, created_at, finished_at, last_error"""
+
+GET: Final = f"SELECT {_COLUMNS} FROM asyncqueue.jobs WHERE id = ANY($1::text[])"  # noqa: S608 - constants
+
+# $2 status, $3 queue, $4 kind, $5 reason, $6 prefix of the id, $7 age, $8 after which seq
+_FILTER: Final = f"""
+  AND seq > $8 AND ($3::text IS NULL OR queue = $3) AND ($4::text IS NULL OR kind = $4)
+  AND ($5::text IS NULL OR reason = $5) AND ($6::text IS NULL OR starts_with(id, $6))
+  AND ($7::bigint IS NULL OR coalesce(finished_at, available_at) <= {_NOW} - $7)
+"""
+LIST: Final = f"""
+SELECT {_COLUMNS} FROM asyncqueue.jobs WHERE ($2::text IS NULL OR status = $2) {_FILTER} ORDER BY seq LIMIT $9
+"""  # noqa: S608 - a constant, joined from constants
+LIST_DEAD: Final = f"""
+SELECT {_COLUMNS} FROM asyncqueue.jobs WHERE status = 'dead' AND $2::text = 'dead' {_FILTER} ORDER BY seq LIMIT $9
+"""  # noqa: S608 - a constant, joined from constants
+COUNT: Final = f"""
+SELECT count(*) FROM asyncqueue.jobs WHERE ($2::text IS NULL OR status = $2) {_FILTER}
+"""  # noqa: S608 - a constant, joined from constants
+COUNT_DEAD: Final = f"""
+SELECT count(*) FROM asyncqueue.jobs WHERE status = 'dead' AND $2::text = 'dead' {_FILTER}
+"""  # noqa: S608 - a constant, joined from constants
+
+# In the order of tokens, which only grow. A redrive comes after the attempt whose token it found.
+HISTORY: Final = """
+SELECT at_ms, outcome, token, attempt, owner, certainty, error, http_status FROM (
+  SELECT at_ms, outcome, token, attempt, owner, certainty, error, http_status, 0 AS place, seq
+  FROM asyncqueue.attempts WHERE id = $1
+  UNION ALL
+  SELECT at_ms, 'redrive', token, NULL, actor, NULL, note, NULL, 1, seq FROM asyncqueue.redrives WHERE id = $1
+) AS line ORDER BY token, place, seq LIMIT $2
+"""
+
+QUEUES: Final = """
+SELECT name, coalesce((SELECT paused FROM asyncqueue.queues WHERE queues.name = names.name), false)
+FROM (SELECT queue AS name FROM asyncqueue.counts UNION SELECT name FROM asyncqueue.queues) AS names
+ORDER BY name COLLATE "C"
+"""
+STATS: Final = """
+SELECT queue, status, sum(jobs)::bigint FROM asyncqueue.counts GROUP BY queue, status HAVING sum(jobs) > 0
+"""
+REDRIVES: Final = "SELECT coalesce(sum(rows_now), 0)::bigint FROM asyncqueue.totals WHERE name = 'redrives'"
+
+# The smallest due time over all coarse buckets that hold live jobs: one seek a bucket.
+_WALK: Final = """
+WITH RECURSIVE walk(q, p, b, due) AS (
+  (SELECT queue, -priority, seq >> 14, due FROM asyncqueue.jobs WHERE due IS NOT NULL
+   ORDER BY queue, -priority, seq >> 14, due LIMIT 1)
+  UNION ALL
+  SELECT further.* FROM walk CROSS JOIN LATERAL (
+    SELECT queue, -priority, seq >> 14, due FROM asyncqueue.jobs
+    WHERE due IS NOT NULL AND (queue, -priority, seq >> 14) > (q, p, b)
+    ORDER BY queue, -priority, seq >> 14, due LIMIT 1) AS further
+)
+"""
+NEXT_DUE: Final = f"""{_WALK}
+SELECT min(due), {_NOW} FROM walk WHERE NOT EXISTS (SELECT FROM asyncqueue.queues WHERE name = q AND paused)
+  AND ($2::text[] IS NULL OR q = ANY($2::text[]))
+"""  # noqa: S608 - a constant, joined from constants
+DUE_BY_QUEUE: Final = f"""{_WALK}
+SELECT q, min(due) FROM walk WHERE NOT EXISTS (SELECT FROM asyncqueue.queues WHERE name = q AND paused) GROUP BY q
+"""  # noqa: S608 - a constant, joined from constants
+# The same for some kinds. No index knows the kind, so this passes over the live jobs.
+NEXT_DUE_OF_KINDS: Final = f"""
+SELECT min(due), {_NOW} FROM asyncqueue.jobs
+WHERE due IS NOT NULL AND kind = ANY($3::text[]) AND ($2::text[] IS NULL OR queue = ANY($2::text[]))
+  AND NOT EXISTS (SELECT FROM asyncqueue.queues WHERE name = queue AND paused)
+"""  # noqa: S608 - a constant, joined from constants

@@ -1,0 +1,494 @@
+"""The PostgreSQL store: the verbs of `stores.base` as a few set-based statements in one transaction each."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from asyncqueue.clock import Clock
+from asyncqueue.errors import BadEffect, Conflict, NotDead, QueueFull
+from asyncqueue.job import (
+    EffectWork,
+    FailedAttempt,
+    HistoryRow,
+    Job,
+    LeasedJob,
+    NewJob,
+    Note,
+    Redrive,
+    Release,
+    Renew,
+    Report,
+    Ticket,
+    printable,
+)
+from asyncqueue.lifecycle import Status
+from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
+from asyncqueue.stores.postgres import schema, statements
+from asyncqueue.stores.postgres.address import Address
+from asyncqueue.stores.postgres.connection import Connection, Database, Profile
+from asyncqueue.stores.postgres.effects import run_effect
+from asyncqueue.stores.postgres.listen import Listener
+from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
+from asyncqueue.stores.turns import Turns
+
+__all__ = ["PostgresStore", "PostgresTransaction"]
+
+T = TypeVar("T")
+
+# Jobs that one claim may move to dead: bounds the transaction. Not fewer: until they are moved, each claim passes
+# over all of them.
+_SWEEP_MAX: Final = 4_096
+_DETAIL_MAX: Final = 10_000
+_PICKS_MAX: Final = 3  # looks of one claim over several queues while others take what it saw
+_UNEXPLAINED: Final = FailedAttempt("")
+_LOST: Final = FailedAttempt("lease ran out without a report", "unknown")
+_CANCELLED: Final = FailedAttempt("cancelled while it was leased", "unknown")
+_LEASED_COLUMNS: Final = 13  # of CLAIM: what a LeasedJob is made of; behind them, what the job was before
+_NEW_JOB: Final = 9  # values of a new job, of a ticket
+_TICKET: Final = 5
+
+Ended = tuple[str, int, int, str, str, FailedAttempt]
+"""A history row to be: id, token, attempt, owner, outcome, failure."""
+
+
+class PostgresTransaction:
+    """The verbs on a connection whose transaction is open; commits and rolls back nothing itself."""
+
+    def __init__(
+        self, connection: Connection, now_ms: int | None, rules: Rules, turns: Turns, render: Callable[[str], str]
+    ) -> None:
+        self._connection = connection
+        self._now_ms = now_ms  # None: the server's clock
+        self._rules = rules
+        self._turns = turns
+        self._render = render
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
+        """See `stores.base.Transaction`."""
+        bound = self._rules.max_pending
+        if bound is None:
+            return [*await self._enqueue(jobs)]
+        refused = await self._beyond(jobs, bound)
+        stored = iter(await self._enqueue([job for job in jobs if job.id not in refused]))
+        return [full(bound) if job.id in refused else next(stored) for job in jobs]
+
+    async def _beyond(self, jobs: Sequence[NewJob], max_pending: int) -> set[str]:
+        """Return the ids that are new and have no room; the next one who asks waits for our commit."""
+        await self._rows(statements.PENDING_TURN)
+        room = max_pending - (await self._rows(statements.PENDING))[0][0]
+        if len(jobs) <= room:
+            return set()
+        ids = list(dict.fromkeys(job.id for job in jobs))
+        there = {row[0] for row in await self._rows(statements.EXISTING, ids)}
+        return set([job_id for job_id in ids if job_id not in there][max(0, room) :])
+
+    async def _enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict]:
+        if not jobs:
+            return []
+        known: dict[str, Sequence[Any]] = {}
+        fresh: set[str] = set()
+        missing = list(jobs)
+        while missing:  # again only if a row that was in the way has just been purged
+            rows = await self._timed(statements.ENQUEUE, *_columns(map(new_row, missing), _NEW_JOB))
+            fresh.update(row[0] for row in rows)
+            others = [job.id for job in missing if job.id not in fresh]
+            if others:
+                known.update((row[0], row[1:]) for row in await self._rows(statements.EXISTING, others))
+            missing = [job for job in missing if job.id not in fresh and job.id not in known]
+        answers: list[bool | Conflict] = []
+        for job in jobs:
+            there = known.get(job.id)
+            answers.append(True if there is None else compared(job, there))
+            if there is None:  # the same id again in this set finds it
+                known[job.id] = (job.qty, job.queue, job.kind, job.payload)
+        return answers
+
+    async def claim(self, claim: Claim) -> list[LeasedJob]:
+        """See `stores.base.Transaction`."""
+        names = [row[0] for row in await self._timed(statements.LOOK)]
+        if None in names:
+            await self.sweep(_SWEEP_MAX)
+        wanted = [name for name in names if name is not None and (claim.queues is None or name in claim.queues)]
+        if not wanted:
+            return []
+        if len(wanted) == 1:
+            taken = await self._take({wanted[0]: claim.limit}, claim)
+            taken.sort(key=lambda row: (-row["priority"], row["seq"]))
+        else:
+            taken = await self._take_in_turns(wanted, claim)
+        await self._remember(
+            (row["id"], row[15], row[16], row[17], "lost", _LOST) for row in taken if row[14] == Status.LEASED
+        )
+        return [LeasedJob(*row[:_LEASED_COLUMNS]) for row in taken]
+
+    async def _take(self, rooms: dict[str, int], claim: Claim) -> list[Any]:
+        """Lease up to so many jobs of each queue."""
+        kinds = None if claim.kinds is None else list(claim.kinds)
+        return await self._timed(statements.CLAIM, [*rooms], [*rooms.values()], kinds, claim.owner, claim.lease_ms)
+
+    async def _take_in_turns(self, names: list[str], claim: Claim) -> list[Any]:
+        """Look at what the queues offer, then take from each as much as its turns give it, in their order."""
+        taken: list[Any] = []
+        for _look in range(_PICKS_MAX):
+            left = claim.limit - len(taken)
+            order = await self._order(names, left, claim)
+            if not order:
+                break
+            rows = await self._take(dict(Counter(order)), claim)
+            rows.sort(key=lambda row: (-row["priority"], row["seq"]))
+            lines = {name: iter([row for row in rows if row["queue"] == name]) for name in names}
+            found = [row for name in order if (row := next(lines[name], None)) is not None]
+            taken += sorted(found, key=lambda row: -row["priority"])
+            if len(rows) == len(order):
+                break
+        return taken
+
+    async def _order(self, names: list[str], limit: int, claim: Claim) -> list[str]:
+        """Return whose turn it is, one name for each job that is there to be taken."""
+        kinds = None if claim.kinds is None else list(claim.kinds)
+        offered: dict[str, list[tuple[int, int, str]]] = {name: [] for name in names}
+        queue_of: dict[int, str] = {}
+        for name, *row in await self._timed(statements.PICK, names, [limit] * len(names), kinds):
+            offered[name].append((row[0], row[1], row[2]))
+            queue_of[row[0]] = name
+        return [queue_of[row[0]] for row in self._turns.merge(offered, limit, self._now_ms or 0)]
+
+    async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
+        """See `stores.base.Transaction`."""
+        if all(report.effect is None for report in reports):
+            return [*await self._finish(reports)]
+        answers: list[Status | Exception | None] = []
+        await self._connection.execute(statements.EFFECTS_FREE)
+        for part in parts(reports):
+            if len(part) == 1 and part[0].effect is not None:
+                answers.append(await self._with_effect(part[0], part[0].effect))
+            else:
+                answers += await self._finish(part)
+        await self._connection.execute(statements.EFFECTS_OVER)
+        return answers
+
+    async def _with_effect(self, report: Report, effect: EffectWork) -> Status | Exception | None:
+        """Settle one report and run its effect in one savepoint; undo both if the effect fails."""
+        await self._connection.execute(statements.EFFECT_BEGIN)
+        status = (await self._finish([report]))[0]
+        failure = None if status is None else await run_effect(effect, self._connection)
+        if self._connection.is_closed() or not self._connection.is_in_transaction():
+            if failure is not None and not isinstance(failure, BadEffect):
+                raise failure  # the server or the network ended it, and the effect only met that
+            raise BadEffect("an effect must not end the transaction or close the connection")
+        if failure is None:
+            try:
+                await self._connection.execute(statements.EFFECT_END)
+            except (asyncpg.InFailedSQLTransactionError, asyncpg.InvalidSavepointSpecificationError) as error:
+                failure = BadEffect(f"the effect hid an error of the database, which undoes it: {error}")
+        if failure is None:
+            return status
+        await self._connection.execute(statements.EFFECT_UNDO)
+        await self._connection.execute(statements.EFFECT_END)
+        return failure
+
+    async def _finish(self, reports: Sequence[Report]) -> list[Status | None]:
+        if all(report.outcome == "ok" for report in reports):
+            items = [ticket_row(report.ticket) for report in reports]
+            answers = await self._settled(statements.FINISH_OK, items, _TICKET, self._rules.accept_late)
+        else:
+            answers = await self._settled(
+                statements.FINISH,
+                [
+                    (
+                        *ticket_row(r.ticket),
+                        r.outcome,
+                        r.delay_ms,
+                        printable(r.failure.error) if r.failure else None,
+                    )
+                    for r in reports
+                ],
+                _TICKET + 3,
+                self._rules.accept_late,
+            )
+        await self._remember(
+            _ended(r.ticket, r.outcome, r.failure)
+            for r, status in zip(reports, answers, strict=True)
+            if status and (r.outcome != "ok" or self._rules.keep_all)
+        )
+        return [None if status is None else Status(status) for status in answers]
+
+    async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
+        """See `stores.base.Transaction`."""
+        items = [(*ticket_row(r.ticket), r.lease_ms) for r in renewals]
+        return await self._settled(statements.RENEW, items, _TICKET + 1)
+
+    async def release(self, releases: Sequence[Release]) -> list[bool]:
+        """See `stores.base.Transaction`."""
+        items = [
+            (*ticket_row(r.ticket), r.delay_ms, printable(r.failure.error) if r.failure else None)
+            for r in releases
+        ]
+        answers = await self._settled(statements.RELEASE, items, _TICKET + 2)
+        await self._remember(
+            _ended(r.ticket, "release", r.failure)
+            for r, status in zip(releases, answers, strict=True)
+            if status and r.failure
+        )
+        return [status is not None for status in answers]
+
+    async def note(self, notes: Sequence[Note]) -> list[None]:
+        """See `stores.base.Transaction`."""
+        await self._remember(_ended(note.ticket, "left", note.failure) for note in notes)
+        return [None] * len(notes)
+
+    async def cancel(self, ids: Sequence[str]) -> list[Status | None]:
+        """See `stores.base.Transaction`."""
+        found = await self._timed(statements.CANCEL, sorted(set(ids)))
+        await self._remember(
+            (row["id"], row["token"], row["attempts"], row["owner"], "cancelled", _CANCELLED)
+            for row in found
+            if row["status"] == Status.LEASED
+        )
+        before = {row["id"]: Status(row["status"]) for row in found}
+        answers: list[Status | None] = []
+        for job_id in ids:
+            answers.append(before.get(job_id))
+            if job_id in before and before[job_id] is not Status.DONE:
+                before[job_id] = Status.DEAD  # a second cancel in the same set finds it dead
+        return answers
+
+    async def redrive(self, redrives: Sequence[Redrive]) -> list[bool | NotDead]:
+        """See `stores.base.Transaction`."""
+        first: dict[str, Redrive] = {}
+        for redrive in redrives:
+            first.setdefault(redrive.id, redrive)
+        items = sorted((r.id, r.ttl_ms, r.note, r.actor) for r in first.values())
+        done = {row[0] for row in await self._timed(statements.REDRIVE, *_columns(items, 4))}
+        if len(done) == len(redrives):
+            return [True] * len(redrives)
+        statuses = dict(await self._rows(statements.STATUS_OF, list(first)))
+        answers: list[bool | NotDead] = []
+        for redrive in redrives:
+            if redrive.id in done:
+                done.discard(redrive.id)
+                answers.append(True)
+            else:
+                answers.append(NotDead.of(redrive.id, statuses.get(redrive.id)))
+        return answers
+
+    async def sweep(self, limit: int) -> int:
+        """See `stores.base.Transaction`."""
+        buried = await self._timed(statements.SWEEP, limit)
+        await self._remember(
+            (row["id"], row["token"], row["attempts"], row["owner"], "lost", _LOST)
+            for row in buried
+            if row["status"] == Status.LEASED
+        )
+        return len(buried)
+
+    async def pause(self, names: Sequence[str], *, paused: bool) -> None:
+        """See `stores.base.Transaction`."""
+        await self._rows(statements.PAUSE, list(names), paused)
+
+    async def purge(self, status: Status, older_than_ms: int, limit: int) -> int:
+        """See `stores.base.Transaction`."""
+        ids = [row[0] for row in await self._timed(statements.PURGE, status, older_than_ms, limit)]
+        if ids:
+            await self._rows(statements.PURGE_HISTORY, ids)
+        return len(ids)
+
+    async def _settled(self, statement: str, items: list[tuple[Any, ...]], width: int, *extra: Any) -> list[Any]:
+        """Run a report statement over `items`; return what it answered to each, None for a stale ticket.
+
+        Reports on one job are taken one after the other, as if they had come alone: a stale ticket must not
+        hide the holder's own, which shares its set by group commit. Rows are locked in the order of their ids.
+        """
+        answers: list[Any] = [None] * len(items)
+        for a_round in by_rounds(items):
+            ordered = sorted((item for _place, item in a_round), key=itemgetter(0))
+            by_id = dict(await self._timed(statement, *_columns(ordered, width), *extra))
+            for place, item in a_round:
+                answers[place] = by_id.get(item[0])
+        return answers
+
+    async def _remember(self, ended: Iterable[Ended]) -> None:
+        """Append history rows; a history that cannot be written never undoes the change that it tells of."""
+        rows = [
+            (job_id, token, attempt, owner, outcome, f.certainty, printable(f.error), f.http_status)
+            for job_id, token, attempt, owner, outcome, f in ended
+        ]
+        if not rows:
+            return
+        await self._connection.execute(statements.HISTORY_BEGIN)
+        try:
+            await self._timed(statements.HISTORY_APPEND, *_columns(rows, 8))
+        except asyncpg.PostgresError:
+            if self._connection.is_closed():
+                raise
+            await self._connection.execute(statements.HISTORY_UNDO)
+        await self._connection.execute(statements.HISTORY_END)
+
+    async def _timed(self, statement: str, *arguments: Any) -> list[Any]:
+        return await self._rows(statement, self._now_ms, *arguments)
+
+    async def _rows(self, statement: str, *arguments: Any) -> list[Any]:
+        return list(await self._connection.fetch(self._render(statement), *arguments))
+
+
+class PostgresStore:
+    """A queue in one schema of a PostgreSQL database; made by `PostgresStore.open`."""
+
+    def __init__(self, database: Database, clock: Clock | None, rules: Rules) -> None:
+        self._database = database
+        self._clock = clock
+        self._rules = rules
+        self._turns = Turns()
+        self._listener = Listener(database)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        profile: Profile | None = None,
+        rules: Rules | None = None,
+        create: bool = True,
+    ) -> "PostgresStore":
+        """Open (and with `create` make) the queue's schema and migrate it. Without `clock` the server's decides.
+
+        Raises `ConfigError`, `StoreUnreachable`, `StoreDenied`, `NotAQueue`, `NewerSchema`, `StoreBusy`.
+        """
+        address = Address.parse(url)
+
+        async def migrate(connection: Connection) -> None:
+            await schema.migrate(connection, address.schema, address.shown, create=create)
+
+        database = await Database.open(address, profile or Profile(), migrate)
+        return cls(database, clock, rules or Rules())
+
+    @property
+    def terms(self) -> Terms:
+        """See `stores.base.Store`."""
+        return Terms(self._clock, self._rules.max_pending, schema=self._database.address.schema)
+
+    @property
+    def busy_retries(self) -> int:
+        """How often a call was tried again, for a reason that passes by itself."""
+        return self._database.retries
+
+    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:  # noqa: ARG002
+        """See `stores.base.Store`; `inline` makes no difference here."""
+
+        async def run(connection: Connection) -> T:
+            return await work(
+                PostgresTransaction(connection, self._now_ms(), self._rules, self._turns, self._database.sql)
+            )
+
+        return await self._database.write(run)
+
+    async def get(self, ids: Sequence[str]) -> list[Job | None]:
+        """See `stores.base.Store`."""
+        found = {row[1]: job_of(row) for row in await self._database.read(statements.GET, list(ids))}
+        return [found.get(job_id) for job_id in ids]
+
+    async def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        """See `stores.base.Store`."""
+        statement = statements.LIST_DEAD if wanted.status is Status.DEAD else statements.LIST
+        return [job_of(row) for row in await self._database.read(statement, *self._filter(wanted), wanted.limit)]
+
+    async def count(self, wanted: JobFilter) -> int:
+        """See `stores.base.Store`."""
+        statement = statements.COUNT_DEAD if wanted.status is Status.DEAD else statements.COUNT
+        return int((await self._database.read(statement, *self._filter(wanted)))[0][0])
+
+    async def history(self, job_id: str, limit: int) -> list[HistoryRow]:
+        """See `stores.base.Store`."""
+        return [HistoryRow(*row) for row in await self._database.read(statements.HISTORY, job_id, limit)]
+
+    async def queues(self) -> dict[str, bool]:
+        """See `stores.base.Store`."""
+        return dict(await self._database.read(statements.QUEUES))
+
+    async def stats(self, *, detail: bool = False) -> Stats:
+        """See `stores.base.Store`."""
+        queues: dict[str, dict[str, int]] = {}
+        for queue, status, jobs in await self._database.read(statements.STATS):
+            queues.setdefault(queue, dict.fromkeys(map(str, Status), 0))[status] = jobs
+        totals = {str(status): sum(counts[status] for counts in queues.values()) for status in Status}
+        ((due, now_ms),) = await self._database.read(statements.NEXT_DUE, self._now_ms(), None)
+        ((redrives,),) = await self._database.read(statements.REDRIVES)
+        details = await self._details(list(queues), now_ms) if detail else {}
+        paused = tuple(name for name, is_paused in (await self.queues()).items() if is_paused)
+        return Stats(
+            **totals,
+            lag_ms=now_ms - due if due is not None and due <= now_ms else None,
+            next_due_ms=None if due is None else max(0, due - now_ms),
+            redrives=redrives,
+            ready=sum(each.ready for each in details.values()) if detail else None,
+            expired=sum(each.expired for each in details.values()) if detail else None,
+            queues=queues,
+            paused=paused,
+            details=details,
+        )
+
+    async def _details(self, queues: list[str], now_ms: int) -> dict[str, QueueDetail]:
+        """Return the detail of each queue; its eligible jobs, pending and leased, are counted up to a bound."""
+        due = dict(await self._database.read(statements.DUE_BY_QUEUE))
+        rows = await self._database.read(statements.PICK, now_ms, queues, [_DETAIL_MAX] * len(queues), None)
+        found = Counter((queue, status) for queue, _seq, _priority, status in rows)
+        details: dict[str, QueueDetail] = {}
+        for queue in queues:
+            at_ms = due.get(queue)
+            details[queue] = QueueDetail(
+                ready=found[queue, Status.PENDING],
+                expired=found[queue, Status.LEASED],
+                lag_ms=now_ms - at_ms if at_ms is not None and at_ms <= now_ms else None,
+                next_due_ms=None if at_ms is None else max(0, at_ms - now_ms),
+            )
+        return details
+
+    def _filter(self, wanted: JobFilter) -> tuple[Any, ...]:
+        return (
+            self._now_ms(),
+            wanted.status,
+            wanted.queue,
+            wanted.kind,
+            wanted.reason,
+            wanted.id_prefix,
+            wanted.older_than_ms,
+            wanted.after_seq,
+        )
+
+    async def next_due_ms(
+        self, queues: Sequence[str] | None = None, kinds: Sequence[str] | None = None
+    ) -> int | None:
+        """See `stores.base.Store`."""
+        names = None if queues is None else list(queues)
+        ((due, now_ms),) = await self._database.read(statements.NEXT_DUE, self._now_ms(), names)
+        if kinds is not None and due is not None:  # else nobody's job is live
+            asked = (self._now_ms(), names, list(kinds))
+            ((due, now_ms),) = await self._database.read(statements.NEXT_DUE_OF_KINDS, *asked)
+        return None if due is None else max(0, due - now_ms)
+
+    async def version(self) -> int:
+        """See `stores.base.Store`."""
+        self._database.check_usable()
+        return await self._listener.version()
+
+    async def close(self) -> None:
+        """See `stores.base.Store`."""
+        await self._listener.close()
+        await self._database.close()
+
+    def _now_ms(self) -> int | None:
+        return None if self._clock is None else self._clock.now_ms()
+
+
+def _ended(ticket: Ticket, outcome: str, failure: FailedAttempt | None) -> Ended:
+    return ticket.id, ticket.token, ticket.attempt, ticket.owner, outcome, failure or _UNEXPLAINED
+
+
+def _columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Return a set as it travels: one list a column, `width` of them also if there are no rows."""
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return columns or [[] for _ in range(width)]

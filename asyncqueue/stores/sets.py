@@ -1,0 +1,66 @@
+"""What both stores do to a set of items before and after SQL: rows on their way in, answers on their way out."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from asyncqueue.errors import Conflict, QueueFull
+from asyncqueue.job import Job, NewJob, Report, Ticket
+from asyncqueue.lifecycle import Reason, Status
+
+__all__ = ["by_rounds", "compared", "full", "job_of", "new_row", "parts", "ticket_row"]
+
+_COMPARED: Final = ("qty", "queue", "kind", "payload")
+
+
+def new_row(job: NewJob) -> tuple[Any, ...]:
+    """Return what `statements.ENQUEUE` wants to know of a job."""
+    j = job
+    return j.id, j.qty, j.max_attempts, j.delay_ms, j.ttl_ms, j.queue, j.kind, j.payload, j.priority
+
+
+def compared(job: NewJob, there: Sequence[Any]) -> bool | Conflict:
+    """Return False if `there` (the rest of a row of `statements.EXISTING`) is the same job, else the conflict."""
+    offered = (job.qty, job.queue, job.kind, job.payload)
+    fields = tuple(name for name, mine, theirs in zip(_COMPARED, offered, there, strict=True) if mine != theirs)
+    if not fields:
+        return False
+    return Conflict(f"job {job.id} exists with another {' and '.join(fields)}", job_id=job.id, fields=fields)
+
+
+def full(max_pending: int) -> QueueFull:
+    """Return the refusal of a new job for which there is no room."""
+    return QueueFull(f"the queue holds {max_pending} waiting jobs, its max_pending: try again later")
+
+
+def ticket_row(ticket: Ticket) -> tuple[str, int, int, str, int]:
+    """Return what a report statement compares of a ticket."""
+    return ticket.id, ticket.token, ticket.qty, ticket.owner, ticket.attempt
+
+
+def parts(reports: Sequence[Report]) -> list[list[Report]]:
+    """Split reports, in their order, into runs without effects and single ones with an effect."""
+    found: list[list[Report]] = []
+    for report in reports:
+        if report.effect is not None or not found or found[-1][0].effect is not None:
+            found.append([])
+        found[-1].append(report)
+    return found
+
+
+def by_rounds(items: list[tuple[Any, ...]]) -> list[list[tuple[int, tuple[Any, ...]]]]:
+    """Split `items` (id first) so that no id comes twice in a round; each with its place in `items`."""
+    rounds: list[list[tuple[int, tuple[Any, ...]]]] = []
+    seen: dict[str, int] = {}
+    for place, item in enumerate(items):
+        nth = seen[item[0]] = seen.get(item[0], -1) + 1
+        if nth == len(rounds):
+            rounds.append([])
+        rounds[nth].append((place, item))
+    return rounds
+
+
+def job_of(row: Sequence[Any]) -> Job:
+    """Return the job of a row of `statements.GET`."""
+    seq, job_id, qty, status, *middle = row
+    middle[7] = None if middle[7] is None else Reason(middle[7])
+    return Job(seq, job_id, qty, Status(status), *middle)
