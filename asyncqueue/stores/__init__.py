@@ -15,13 +15,14 @@ _POSTGRES = ("postgresql:", "postgres:")
 _SQLITE = "sqlite:///"
 
 
-async def open_store(
+async def open_store(  # noqa: PLR0913 - settings, all by name
     url: str | os.PathLike[str],
     *,
     clock: Clock | None = None,
     profile: Profile | None = None,
     rules: Rules | None = None,
     create: bool = True,
+    adopt: bool = False,
 ) -> Store:
     """Open the store that `url` names: a path, or `sqlite:///path`.
 
@@ -34,7 +35,7 @@ async def open_store(
         where = where.removeprefix(_SQLITE)
     if "://" in where or not where or where.startswith(":memory:") or "\0" in where:
         raise ConfigError(f"not a queue: {where!r}: give the path of a file")
-    return await SqliteStore.open(where, clock=clock, profile=profile, rules=rules, create=create)
+    return await SqliteStore.open(where, clock=clock, profile=profile, rules=rules, create=create, adopt=adopt)
 
 
 def outbox_for(connection: object) -> SyncOutbox | AsyncOutbox:

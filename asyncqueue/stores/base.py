@@ -122,12 +122,14 @@ class Terms:
     """On what terms an outbox takes a job.
 
     `clock` decides the time, unless the database's own does; `max_pending` is how many jobs may wait, None for no
-    bound; `committed` is called after the caller's commit, by connections that can tell, and must not raise.
+    bound; `committed` is called after the caller's commit, by connections that can tell, and must not raise;
+    `place` is where the queue keeps its jobs, None if any place will do: a connection to another is refused.
     """
 
     clock: Clock = _CLOCK
     max_pending: int | None = None
     committed: Callable[[], None] | None = None
+    place: str | None = None
 
 
 @runtime_checkable

@@ -363,7 +363,7 @@ class SqliteStore:
         self._turns = Turns()
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - settings, all by name
         cls,
         path: str | os.PathLike[str],
         *,
@@ -371,8 +371,11 @@ class SqliteStore:
         profile: Profile | None = None,
         rules: Rules | None = None,
         create: bool = True,
+        adopt: bool = False,
     ) -> "SqliteStore":
         """Open (and with `create` make) the file and migrate it; a contract file is taken over without loss.
+
+        With `adopt`, a database with other tables becomes a queue, too.
 
         Raises `NotAQueue`, `NewerSchema`, `ConfigError`, `StoreBusy`.
         """
@@ -380,13 +383,13 @@ class SqliteStore:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old: 3.38 or newer is needed")
         where = Path(path)
 
-        async def inspect(connection: aiosqlite.Connection) -> None:
-            await schema.inspect(connection, where, create=create)
+        async def inspect(connection: aiosqlite.Connection) -> bool:
+            return await schema.inspect(connection, where, create=create, adopt=adopt)
 
         database = await Database.open(
             path,
             profile or Profile(),
-            lambda connection: schema.migrate(connection, where, create=create),
+            lambda connection: schema.migrate(connection, where, create=create, adopt=adopt),
             inspect=inspect,
             create=create,
         )
@@ -395,7 +398,7 @@ class SqliteStore:
     @property
     def terms(self) -> Terms:
         """See `stores.base.Store`."""
-        return Terms(self._clock, self._rules.max_pending)
+        return Terms(self._clock, self._rules.max_pending, place=str(self._database.path))
 
     @property
     def busy_retries(self) -> int:
