@@ -200,6 +200,7 @@ class Dispatcher:
         finally:
             self._group = None
             unsubscribe()
+            self._counts.left += len(self._flight.held)  # cut off, or not reported in time: their leases run out
             self._begin_afresh()
             c = self.counts
             self._events.emit(Stopped(c.claimed, c.done, c.retried, c.dead, c.stale, c.lost, c.released, c.left))

@@ -206,7 +206,10 @@ class Transaction(Protocol):
         ...
 
     async def note(self, notes: Sequence[Note]) -> list[None]:
-        """Add history rows for attempts without a report; the jobs stay as they are, unknown ids leave no row."""
+        """Add history rows for attempts without a report, and tell `last_error` while their leases are current.
+
+        Nothing else of the jobs changes; unknown ids leave no row.
+        """
         ...
 
     async def cancel(self, ids: Sequence[str]) -> list[Status | None]:

@@ -13,7 +13,7 @@ import aiosqlite
 from asyncqueue.errors import NewerSchema, NotAQueue
 from asyncqueue.stores.sqlite import statements
 
-__all__ = ["CONTRACT_SCRIPT", "SCRIPTS", "VERSION", "inspect", "judge", "migrate", "script"]
+__all__ = ["CONTRACT_SCRIPT", "SCRIPTS", "VERSION", "EmptyFile", "inspect", "judge", "migrate", "script"]
 
 VERSION: Final = 3  # of `PRAGMA user_version`; a contract file has 0
 CONTRACT_SCRIPT: Final = "0001_contract.sql"
@@ -39,6 +39,10 @@ _JOBS: Final = [
     "reason",
 ]
 _REDRIVES: Final = ["seq", "id", "token", "at_ms", "note"]
+
+
+class EmptyFile(NotAQueue):
+    """There is nothing in it, or nothing yet: another process may be about to make a queue of it."""
 
 
 def script(name: str, package: str = "asyncqueue.stores.sqlite") -> list[str]:
@@ -68,7 +72,7 @@ async def inspect(
         return True
     must_migrate = judge(tuple(rows[0]), path)
     if not create and not rows[0][1]:
-        raise NotAQueue(f"{path}: an empty file, not a queue")
+        raise EmptyFile(f"{path}: an empty file, not a queue")
     return must_migrate
 
 

@@ -46,6 +46,7 @@ __all__ = [
     "NEXT_DUE",
     "NEXT_DUE_OF_DEFAULT",
     "NEXT_DUE_OF_KINDS",
+    "NOTE",
     "PAUSE",
     "PENDING",
     "PICK",
@@ -476,6 +477,12 @@ HISTORY_APPEND: Final = """
 INSERT OR IGNORE INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error, http_status)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :now, value ->> 4, value ->> 5, value ->> 6, value ->> 7
 FROM json_each(:rows) WHERE EXISTS (SELECT 1 FROM jobs WHERE jobs.id = value ->> 0)
+"""
+
+# What went wrong with a lease that is left to run out, as long as it is still the current one.
+NOTE: Final = """
+UPDATE jobs SET last_error = item.value ->> 6 FROM json_each(:rows) AS item
+WHERE jobs.id = item.value ->> 0 AND jobs.token = item.value ->> 1 AND jobs.status = 'leased'
 """
 
 STATUS_OF: Final = "SELECT id, status FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))"
