@@ -40,9 +40,10 @@ format: $(STAMP)  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## Write docs/lifecycle.md and docs/cli.md from the code
+docs: $(STAMP)  ## Write docs/lifecycle.md, cli.md and reliability.md from the code
 	$(BIN)/python docs/make_lifecycle.py
 	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make_reliability.py
 
 soak: $(STAMP)  ## Kill dispatchers and the receiver, ROUNDS=20 times; then workers from within
 	$(BIN)/python -m tests.system.soak --rounds $(ROUNDS)

@@ -72,7 +72,8 @@ def enqueue(  # noqa: PLR0913 - the job's own fields, all but two by name
     True: new, once the caller commits. False: the same job is there already, unchanged. Raises `Conflict`,
     `InvalidJob` and `QueueFull` as `Queue.enqueue` does; `NoTransaction` if no transaction is open, `NotAQueue` if
     the database was never opened by `Queue.open`, `NewerSchema`, `StoreClosed`, `UnsupportedConnection` for
-    another kind of object or database, and `StoreBusy` or another `StoreError` if the database cannot.
+    another kind of object or database or for a `via` whose jobs are elsewhere, and `StoreBusy` or another
+    `StoreError` if the database cannot.
 
     `via` names the open queue on the same database, if this process has one: its `max_pending` and its clock hold
     unless others are given, and its dispatchers are woken by the commit of a SQLAlchemy session. Other connections
@@ -121,11 +122,8 @@ def _terms(via: "Queue | None", max_pending: int | None, clock: Clock | None) ->
     terms = Terms() if via is None else via.outbox_terms
     if max_pending is not None:
         check_int("max_pending", max_pending, _MAX_PENDING)
-    return replace(
-        terms,
-        clock=clock or terms.clock,
-        max_pending=terms.max_pending if max_pending is None else max_pending,
-    )
+        terms = replace(terms, max_pending=max_pending)
+    return terms if clock is None else replace(terms, clock=clock)
 
 
 def _name(connection: object) -> str:

@@ -96,8 +96,12 @@ class Queue:
         patience_ms: int = 10_000,
         clock: Clock | None = None,
         create: bool = True,
+        adopt: bool = False,
     ) -> "_Opening":
         """Open the queue at `url`, a path of a SQLite file (made if missing, unless `create=False`).
+
+        `adopt=True` lets a database that has tables of its own become a queue as well: the queue's tables are
+        added beside them. It is refused if one of their names is taken or the database keeps a `user_version`.
 
         `late="accept"` takes a report after its lease ran out, as long as nobody took the job over; the default
         refuses it. `history="all"` keeps a row for plain successes too. `max_pending` bounds the jobs that wait:
@@ -121,6 +125,7 @@ class Queue:
                 profile=Profile(journal, patience_ms, force_wal),
                 rules=rules,
                 create=create,
+                adopt=adopt,
             ),
             dedup_ms,
         )

@@ -10,6 +10,7 @@ from asyncqueue.cli.dispatch import dispatch
 from asyncqueue.cli.dlq import dlq
 from asyncqueue.cli.enqueue import enqueue
 from asyncqueue.cli.failure import PIPE_GONE
+from asyncqueue.cli.init import init
 from asyncqueue.cli.jobs import job
 from asyncqueue.cli.options import examples
 from asyncqueue.cli.purge import purge
@@ -66,5 +67,5 @@ def cli() -> None:
     """
 
 
-for _command in (enqueue, dispatch, stats, queue, job, dlq, purge, demo):
+for _command in (init, enqueue, dispatch, stats, queue, job, dlq, purge, demo):
     cli.add_command(_command)

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
-from asyncqueue.cli.failure import Failed
+from asyncqueue.cli.failure import Failed, Interrupted
 from asyncqueue.cli.output import LineWriter
 from asyncqueue.cli.settings import DispatchSettings
 from asyncqueue.cli.supervise import Supervisor
@@ -42,7 +42,9 @@ async def _one(settings: DispatchSettings) -> None:
             async with _dispatcher(queue, settings, events) as dispatcher:
                 cut_off = await _dispatch(dispatcher, settings)
     if cut_off is not None:
-        raise Failed(f"stopped at once: {cut_off} sends were cut off; their jobs go on when the leases run out")
+        count, number = cut_off
+        kind = Interrupted if number == signal.SIGINT else Failed
+        raise kind(f"stopped at once: {count} sends were cut off; their jobs go on when the leases run out")
 
 
 async def _many(settings: DispatchSettings) -> None:
@@ -88,9 +90,9 @@ def _dispatcher(queue: Queue, settings: DispatchSettings, events: Events) -> Dis
     )
 
 
-async def _dispatch(dispatcher: Dispatcher, settings: DispatchSettings) -> int | None:
-    """Dispatch to the end; return how many sends a second signal cut off, None if there was none."""
-    cut_off: list[int] = []
+async def _dispatch(dispatcher: Dispatcher, settings: DispatchSettings) -> tuple[int, int] | None:
+    """Dispatch to the end; return how many sends a second signal cut off, and which."""
+    cut_off: list[tuple[int, int]] = []
     async with anyio.create_task_group() as group:
         if settings.stop_with_stdin:
             group.start_soon(_stop_with_stdin, dispatcher.stop)
@@ -101,7 +103,10 @@ async def _dispatch(dispatcher: Dispatcher, settings: DispatchSettings) -> int |
 
 
 async def _heed_signals(
-    dispatcher: Dispatcher, cut_off: list[int], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    dispatcher: Dispatcher,
+    cut_off: list[tuple[int, int]],
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Stop at the first signal, leave at once at the second, after noting how many sends that cuts off."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -109,7 +114,7 @@ async def _heed_signals(
         stopping = False
         async for number in signals:
             if stopping:
-                cut_off.append(dispatcher.in_flight)
+                cut_off.append((dispatcher.in_flight, number))
                 dispatcher.abort()
                 return
             stopping = True

@@ -17,7 +17,7 @@ import click
 from asyncqueue.errors import AsyncQueueError, ConfigError, InvalidJob, NotAQueue
 from asyncqueue.job import printable
 
-__all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "OK", "PIPE_GONE", "Failed", "run", "say"]
+__all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "OK", "PIPE_GONE", "Failed", "Interrupted", "run", "say"]
 
 OK: Final = 0
 FAILED: Final = 1
@@ -54,7 +54,15 @@ _MESSAGE_CHARS_MAX: Final = 1_000
 
 
 class Failed(AsyncQueueError):
-    """The command did what it could, and that was not everything; exit code 1."""
+    """The command did what it could, and that was not everything; exit code 1, or `code`."""
+
+    code = FAILED
+
+
+class Interrupted(Failed):
+    """The command was cut off by Ctrl-C, and there is something to say about it; exit code 130."""
+
+    code = INTERRUPTED
 
 
 def run(command: click.Command, arguments: Sequence[str]) -> NoReturn:
@@ -101,6 +109,8 @@ def _told(error: BaseException) -> int:
         return BAD_INPUT if error.errno in _ADVICE else FAILED
     if isinstance(error, AsyncQueueError):
         say("error", str(error))
+        if isinstance(error, Failed):
+            return error.code
         return BAD_INPUT if isinstance(error, _THE_USERS) else FAILED
     raise error
 
@@ -116,6 +126,8 @@ def _only(group: BaseException) -> BaseException:
 
 def _usage(error: click.ClickException) -> str:
     message = error.format_message().strip().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.option_name[1:].isdecimal():
+        message = f"{error.option_name}: no number here may be below 0"
     context = error.ctx if isinstance(error, click.UsageError) else None
     return message if context is None else f"{message} (see '{context.command_path} --help')"
 

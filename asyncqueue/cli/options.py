@@ -36,8 +36,10 @@ class _Integer(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        if not re.fullmatch(rf"-?[0-9]{{1,{_DIGITS_MAX}}}", value):
+        if not re.fullmatch("-?[0-9]+", value):
             self.fail(f"{brief(value)} is not a whole number", param, ctx)
+        if len(value.lstrip("-0")) > _DIGITS_MAX:
+            self.fail(f"{brief(value)} is out of range: it has more than {_DIGITS_MAX} digits", param, ctx)
         return int(value)
 
 

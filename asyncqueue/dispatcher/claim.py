@@ -1,6 +1,7 @@
 """The claim chore: fill free slots, never more; when nothing is eligible, wait for a reason to look again."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from asyncqueue.dispatcher.flight import Ended, Flight
@@ -44,6 +45,7 @@ class ClaimChore:
         self._poll_s = poll_s
         self._nudged = True  # something in this process changed since the last look
         self._short: set[Lane] = set()  # had no room at the last look, or got all that was asked for
+        self._dry: dict[Lane, float] = {}  # had nothing more when they were last asked, and when that was
         self._turn = 0  # which lanes are asked first
         self._misses = 0  # looks in a row that the timer asked for and that found nothing
         self._seen_version = -1
@@ -61,54 +63,77 @@ class ClaimChore:
     @property
     def wants_slots(self) -> bool:
         """Whether a slot that falls free is a reason to look."""
-        return self.waits or any(lane.room(self._flight.free) > 0 for lane in self._short)
+        return self.waits or not self._short.isdisjoint(self._flight.rooms())
 
     async def run_once(self) -> float | None:
         """Claim as many jobs as there are free slots, if there is a reason to."""
         if self.stopped:
             return None
-        rooms = self._rooms()
+        rooms = self._flight.rooms()
         self.waits = not rooms
         if self.waits:
             return self._rest_ends_s()
         try:
             # under load nobody asks for the version: the claims follow each other
-            if self._short.isdisjoint(rooms) and not await self._worth_a_look():
+            if self._short.isdisjoint(rooms) and (self._are_dry(rooms) or not await self._worth_a_look()):
                 return self._pause_s()
             return await self._fill(rooms)
         except Exception:
             self._nudged = True  # whatever was the reason to look, it still is
             raise
 
-    def _rooms(self) -> dict[Lane, int]:
-        free = self._flight.free
-        rooms = {lane: min(lane.room(free), CLAIM_MAX) for lane in self._flight.lanes}
-        return {lane: room for lane, room in rooms.items() if room > 0}
+    def _are_dry(self, rooms: Mapping[Lane, int]) -> bool:
+        """Tell whether room is left only in lanes that had nothing less than a poll ago.
+
+        The version cannot tell: it changes with our own commits, too, and those of a busy lane never end.
+        """
+        is_due = asyncio.get_running_loop().time() >= self._due_at
+        is_busy = len(rooms) < len(self._flight.lanes) and not self._nudged and not is_due
+        return is_busy and all(map(self._is_dry, rooms))
+
+    def _is_dry(self, lane: Lane) -> bool:
+        asked_at = self._dry.get(lane)
+        return asked_at is not None and asyncio.get_running_loop().time() < asked_at + self._poll_s
 
     async def _worth_a_look(self) -> bool:
         version = await self._queue.version()
         if self._nudged or version != self._seen_version:
             self._seen_version = version
             self._misses = 0
+            self._dry.clear()
             return True
-        return asyncio.get_running_loop().time() >= self._due_at
+        if asyncio.get_running_loop().time() < self._due_at:
+            return False
+        self._dry.clear()
+        return True
 
     async def _fill(self, rooms: Mapping[Lane, int]) -> float | None:
         """Ask for jobs of all lanes that have room."""
         if self.stopped:
             return None
-        self._nudged = False
+        if self._nudged:
+            self._nudged = False
+            self._dry.clear()
         self._short = {lane for lane in self._flight.lanes if lane not in rooms}
         found = is_full = False
-        for lanes, room in self._asks(rooms):
-            limit = min(room, self._flight.free)
+        asks = deque(self._asks(rooms))
+        while asks:
+            lanes, room = asks.popleft()
+            now = self._flight.rooms()
+            limit = min(room, *(now.get(lane, 0) for lane in lanes))
             count = await self._claim(lanes, limit) if limit > 0 else 0
             if self.stopped:
                 return None
             found = found or count > 0
             if count == limit:
-                self._short.update(lanes)
+                self._short.update(lane for lane in lanes if lane not in self._dry)
                 is_full = True
+                # older jobs of the others must not shut a lane out of the slots that are kept for it
+                passed_over = [lane for lane in lanes if lane.unused and not self._is_dry(lane)]
+                if len(passed_over) < len(lanes) and passed_over:
+                    asks.append((passed_over, min(lane.unused for lane in passed_over)))
+            else:
+                self._dry.update(dict.fromkeys(lanes, asyncio.get_running_loop().time()))
         if is_full:
             self.idle = False
             return 0
@@ -116,11 +141,15 @@ class ClaimChore:
         return self._pause_s()
 
     def _asks(self, rooms: Mapping[Lane, int]) -> list[tuple[list[Lane], int]]:
-        """Return what to ask for: lanes that may fill every slot together, the others each by itself, in turns."""
-        most = min(self._flight.free, CLAIM_MAX)
-        bounded = [([lane], room) for lane, room in rooms.items() if room < most]
-        together = [lane for lane, room in rooms.items() if room >= most]
-        asks = [(together, most), *bounded] if together else bounded
+        """Return what to ask for: unbounded lanes together, the others each by itself, in turns.
+
+        Together they are asked for what each of them has room for, so whatever comes fits.
+        """
+        free, asks = self._flight.free, []
+        together = {lane: room for lane, room in rooms.items() if lane.room(free) == free}
+        if together:
+            asks.append(([*together], min(CLAIM_MAX, *together.values())))
+        asks += [([lane], min(room, CLAIM_MAX)) for lane, room in rooms.items() if lane not in together]
         self._turn = (self._turn + 1) % len(asks)
         return asks[self._turn :] + asks[: self._turn]
 

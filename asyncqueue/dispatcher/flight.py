@@ -105,6 +105,16 @@ class Flight:
         reporting = len(self.held) - self.sending
         return max(0, self.concurrency - self.sending - max(0, reporting - self.concurrency))
 
+    def rooms(self) -> dict[Lane, int]:
+        """Return how many jobs of each lane may be claimed now, lanes without room left out.
+
+        Free slots that are kept for the others do not count: a lane whose jobs hang or fail cannot fill them all.
+        """
+        free = self.free
+        unused = sum(lane.unused for lane in self.lanes)
+        rooms = {lane: lane.room(max(0, free - unused + lane.unused)) for lane in self.lanes}
+        return {lane: room for lane, room in rooms.items() if room > 0}
+
     def take(self, jobs: Iterable[LeasedJob], asked_at: float) -> list[Delivery]:
         """Hand freshly claimed jobs to the slots; their leases run since `asked_at` (loop seconds)."""
         deliveries = [self._delivery(job, asked_at) for job in jobs]

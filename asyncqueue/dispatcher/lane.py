@@ -19,7 +19,8 @@ Carry = Callable[["Delivery"], Awaitable[Outcome]]
 class Lane:
     """A lane rests by itself, so a kind that fails does not hold the others up; `kinds=None` is every kind.
 
-    `most` bounds how many of it are under way at once; `resource` is what must be entered before its first job.
+    `most` bounds how many of it are under way at once; the other lanes leave it `kept` slots, so that it is
+    never shut out; `resource` is what must be entered before its first job.
     """
 
     kinds: tuple[str, ...] | None
@@ -29,6 +30,12 @@ class Lane:
     resource: Any = None
     rest: EndpointRest = field(default_factory=EndpointRest)
     sending: int = 0
+    kept: int = 0
+
+    @property
+    def unused(self) -> int:
+        """How many of its kept slots it does not use now."""
+        return max(0, self.kept - self.sending)
 
     def room(self, free: int) -> int:
         """Return how many of `free` slots may be filled with jobs of this lane now."""

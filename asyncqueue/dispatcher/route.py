@@ -39,9 +39,12 @@ class Route:
         if not deliver:
             raise ConfigError("a mapping of kinds to handlers must name at least one kind")
         _check_kinds(deliver, limits, self.concurrency)
-        return tuple(
+        lanes = tuple(
             self._lane((kind,), one, limits.get(kind, self.concurrency), threads) for kind, one in deliver.items()
         )
+        for lane in lanes:
+            lane.kept = min(lane.most, kept_slots(self.concurrency, len(lanes)))
+        return lanes
 
     def _lane(
         self, kinds: tuple[str, ...] | None, deliver: Any, most: int, threads: anyio.CapacityLimiter
@@ -51,6 +54,16 @@ class Route:
         if not hasattr(deliver, "send"):
             return Lane(kinds, HandlerCarrier(deliver, self.queue, self.lease_ms, threads), most)
         return Lane(kinds, SenderCarrier(deliver), most, getattr(deliver, "timeout_ms", None), deliver)
+
+
+def kept_slots(concurrency: int, lanes: int) -> int:
+    """Return how many slots are kept for each of several lanes: together a quarter of all, one each at least.
+
+    None where that would take more than half of the slots.
+    """
+    if lanes < 2 or concurrency < 2 * lanes:  # noqa: PLR2004 - nobody else, or more kinds than slots to share
+        return 0
+    return max(1, concurrency // (4 * lanes))
 
 
 class SenderCarrier:

@@ -58,7 +58,8 @@ class Dispatcher:
 
     `deliver` is a sender (`HttpSender`), any `async def deliver(job)` that returns `True` or an `Effect` to
     acknowledge, or a mapping of kinds to these: then jobs of other kinds are left for others, each kind rests by
-    itself when it fails, and `limits` may bound how many of a kind are under way at once.
+    itself when it fails, some slots are kept for each, so that none shuts out the others, and `limits` may bound
+    how many of a kind are under way at once.
     `concurrency` (1-10000) bounds the sends at one moment; claims never exceed free slots. `lease_ms` must exceed
     the sender's `timeout_ms` by more than two seconds. `poll_ms` is how often an idle dispatcher looks for commits
     of other processes; `grace_ms` how long a stop waits for sends in flight; `retention` lets ended jobs be
@@ -199,6 +200,7 @@ class Dispatcher:
         finally:
             self._group = None
             unsubscribe()
+            self._counts.left += len(self._flight.held)  # cut off, or not reported in time: their leases run out
             self._begin_afresh()
             c = self.counts
             self._events.emit(Stopped(c.claimed, c.done, c.retried, c.dead, c.stale, c.lost, c.released, c.left))

@@ -16,13 +16,14 @@ _DRIVER_MISSING = "PostgreSQL needs the driver asyncpg: pip install 'asyncqueue[
 _SQLITE = "sqlite:///"
 
 
-async def open_store(
+async def open_store(  # noqa: PLR0913 - settings, all by name
     url: str | os.PathLike[str],
     *,
     clock: Clock | None = None,
     profile: Profile | None = None,
     rules: Rules | None = None,
     create: bool = True,
+    adopt: bool = False,
 ) -> Store:
     """Open the store that `url` names: a path, `sqlite:///path`, or `postgresql://user@host/database`.
 
@@ -36,7 +37,7 @@ async def open_store(
         where = where.removeprefix(_SQLITE)
     if "://" in where or not where or where.startswith(":memory:") or "\0" in where:
         raise ConfigError(f"not a queue: {where!r}: give the path of a file")
-    return await SqliteStore.open(where, clock=clock, profile=profile, rules=rules, create=create)
+    return await SqliteStore.open(where, clock=clock, profile=profile, rules=rules, create=create, adopt=adopt)
 
 
 async def _open_postgres(

@@ -124,12 +124,14 @@ class Terms:
 
     `clock` decides the time, if there is one: else this process's clock, or the server's on PostgreSQL, as of the
     call. `max_pending` is how many jobs may wait, None for no bound; `committed` is called after the caller's
-    commit, by connections that can tell, and must not raise. `schema` is where PostgreSQL has the queue's tables.
+    commit, by connections that can tell, and must not raise; `place` is where the queue keeps its jobs, None if any
+    place will do: a connection to another is refused. `schema` is where PostgreSQL has the queue's tables.
     """
 
     clock: Clock | None = None
     max_pending: int | None = None
     committed: Callable[[], None] | None = None
+    place: str | None = None
     schema: str = "asyncqueue"
 
     @property
@@ -207,7 +209,10 @@ class Transaction(Protocol):
         ...
 
     async def note(self, notes: Sequence[Note]) -> list[None]:
-        """Add history rows for attempts without a report; the jobs stay as they are, unknown ids leave no row."""
+        """Add history rows for attempts without a report, and tell `last_error` while their leases are current.
+
+        Nothing else of the jobs changes; unknown ids leave no row.
+        """
         ...
 
     async def cancel(self, ids: Sequence[str]) -> list[Status | None]:

@@ -127,17 +127,21 @@ def test_one_signal_stops_cleanly_and_gives_leases_back(run, filled, start, sile
     assert _stats(run, filled)["leased"] == 0
 
 
-def test_a_second_signal_leaves_at_once_and_that_is_no_clean_end(run, filled, start, silent):
+@pytest.mark.parametrize("how", [(signal.SIGTERM, 1), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
+def test_a_second_signal_leaves_at_once_and_that_is_no_clean_end(run, filled, start, silent, how):
+    number, code = how
     process = start(filled, silent, "--grace-ms", 3_600_000, "--concurrency", 8)
     _await_event(process, "claimed")
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _await_event(process, "stopping")
-    process.send_signal(signal.SIGTERM)
-    _out, err = process.communicate(timeout=30)
-    assert process.returncode == 1
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code
     assert err.decode() == (
         "asyncqueue: error: stopped at once: 8 sends were cut off; their jobs go on when the leases run out\n"
     )
+    (stopped,) = [event for event in _events(out.decode()) if event["event"] == "stopped"]
+    assert (stopped["claimed"], stopped["left"]) == (8, 8)
     assert _stats(run, filled)["leased"] == 8
 
 

@@ -133,6 +133,80 @@ async def test_a_kind_that_hangs_keeps_to_its_bound_and_the_others_finish__kind_
     assert good.most <= 4
 
 
+@pytest.mark.parametrize("kinds", [2, 5])
+@pytest.mark.parametrize("concurrency", [10, 64])
+async def test_kinds_that_hang_do_not_starve_one_that_works_without_any_setting__kind_26_slow_consumer(
+    queue, kinds, concurrency
+):
+    handlers = {f"slow{n}": Hands() for n in range(kinds - 1)}
+    for kind in handlers:
+        await fill(queue, 100, kind, kind=kind, priority=1)
+    handlers["good"] = good = Hands(held=False)
+    await fill(queue, 100, "good", kind="good")
+    dispatcher = Dispatcher(queue, handlers, concurrency=concurrency, poll_ms=60_000)
+    async with running(dispatcher):
+        await until(lambda: len(good.ended) == 100)
+        kept = max(1, concurrency // 4 // kinds)
+        assert dispatcher.in_flight == concurrency - kept
+        for hands in handlers.values():
+            hands.open.set()
+        await until(lambda: dispatcher.counts.done == 100 * kinds)
+
+
+async def test_a_kind_that_fails_for_ever_starves_no_other_without_any_setting__kind_26_slow_consumer(queue):
+    async def failing(job):
+        raise Retryable("no")
+
+    good = Hands(held=False)
+    await fill(queue, 100, "bad", kind="bad", max_attempts=10_000)
+    await fill(queue, 20, "good", kind="good")
+    quick = RetryPolicy(base_ms=1, cap_ms=1)
+    dispatcher = Dispatcher(queue, {"bad": failing, "good": good}, concurrency=4, policy=quick)
+    async with running(dispatcher):
+        await until(lambda: len(good.ended) == 20 or dispatcher.counts.retried > 5_000)
+    assert len(good.ended) == 20
+
+
+async def test_job_of_a_quiet_kind_is_started_at_once_while_another_kind_hangs_in_all_its_slots(queue, path):
+    slow, quiet = Hands(), Hands(held=False)
+    await fill(queue, 20, "slow", kind="slow")
+    dispatcher = Dispatcher(queue, {"slow": slow, "quiet": quiet}, concurrency=8, poll_ms=1)
+    async with running(dispatcher):
+        await until(lambda: slow.running == 7)
+        await queue.enqueue("here", 1, kind="quiet")
+        await until(lambda: quiet.ended == ["here"])
+        async with Queue.open(path) as other:
+            await other.enqueue("there", 1, kind="quiet")
+            await until(lambda: quiet.ended == ["here", "there"])
+        assert slow.running == 7
+
+
+async def test_quiet_kind_is_not_asked_for_again_with_each_claim_of_a_busy_one(queue):
+    asked = []
+    claim = queue.claim
+
+    async def counting(*args, kinds, **named):
+        asked.append(kinds)
+        return await claim(*args, kinds=kinds, **named)
+
+    queue.claim = counting
+    await fill(queue, 300, "busy", kind="busy")
+    handlers = {"busy": Hands(held=False), "quiet": Hands(held=False)}
+    await drained(Dispatcher(queue, handlers, concurrency=8, poll_ms=60_000))
+    assert asked.count(("quiet",)) <= 2, asked
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_kind_alone_at_work_uses_all_slots_where_there_are_too_few_to_keep_any(queue, concurrency):
+    busy = Hands()
+    await fill(queue, 10, "busy", kind="busy")
+    dispatcher = Dispatcher(queue, {"busy": busy, "quiet": Hands()}, concurrency=concurrency)
+    async with running(dispatcher):
+        await until(lambda: busy.running == concurrency)
+        busy.open.set()
+        await until(lambda: dispatcher.counts.done == 10)
+
+
 async def test_a_bounded_kind_that_retries_for_ever_does_not_starve_first_tries__kind_26_slow_consumer(queue):
     async def failing(job):
         raise Retryable("no")

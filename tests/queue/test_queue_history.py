@@ -19,14 +19,25 @@ def told(rows):
     return [(row.what, row.token, row.attempt, row.detail) for row in rows]
 
 
-async def test_note_leaves_a_row_and_the_job_as_it_was(queue, clock):
+async def test_note_leaves_a_row_and_the_job_as_it_was_but_for_its_last_error(queue, clock):
     leased = await lease(queue)
     before = await queue.get("a")
     clock.advance(7)
     await queue.note_many([Note(leased, FailedAttempt("a login page", "unknown", 200))])
-    assert await queue.get("a") == before
+    assert await queue.get("a") == dataclasses.replace(before, last_error="a login page")
     (row,) = await queue.history("a")
     assert dataclasses.astuple(row) == (clock.now_ms(), "left", 1, 1, "w", "unknown", "a login page", 200)
+
+
+async def test_note_tells_last_error_while_its_lease_is_current_and_not_after(queue, clock):
+    await queue.enqueue("a", 1)
+    (first,) = await queue.claim("w", lease_ms=1_000)
+    await queue.note_many([Note(first, FailedAttempt("BadAck: a login page"))])
+    assert (await queue.get("a")).last_error == "BadAck: a login page"
+    clock.advance(1_000)
+    (second,) = await queue.claim("w", lease_ms=1_000)
+    await queue.note_many([Note(second, FailedAttempt("newer")), Note(first, FailedAttempt("late"))])
+    assert (await queue.get("a")).last_error == "newer"
 
 
 async def test_note_of_an_unknown_job_leaves_no_trace(queue, raw):

@@ -14,7 +14,7 @@ from asyncqueue.errors import ConfigError, ForkedProcess, NewerSchema, NotAQueue
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 from asyncqueue.stores import open_store
-from asyncqueue.stores.sqlite import schema, statements
+from asyncqueue.stores.sqlite import schema, statements, store
 from asyncqueue.stores.sqlite.connection import Profile, check_path, has_wal_reset_bug
 
 
@@ -121,6 +121,40 @@ async def test_missing_file_is_refused_with_create_off_and_not_made(path):
     with pytest.raises(NotAQueue, match="no such file"):
         await Queue.open(path, create=False)
     assert names(path.parent) == []
+
+
+async def test_file_that_another_process_is_making_just_now_is_waited_for(path, monkeypatch):
+    path.touch()
+    monkeypatch.setattr(store, "_BIRTH_S", 20)
+    looked = asyncio.Event()
+    inspect = schema.inspect
+
+    async def noted(*args, create, **named):
+        try:
+            return await inspect(*args, create=create, **named)
+        finally:
+            if not create:
+                looked.set()
+
+    monkeypatch.setattr(schema, "inspect", noted)
+    early = asyncio.ensure_future(Queue.open(path, create=False)._open())
+    await looked.wait()
+    async with Queue.open(path) as maker:
+        await maker.enqueue("a", 1)
+        async with asyncio.timeout(10):
+            queue = await early
+        assert (await queue.stats()).pending == 1
+        await queue.close()
+
+
+async def test_opening_a_file_that_is_up_to_date_takes_no_write_lock(path):
+    async with Queue.open(path) as queue:
+        await queue.enqueue("a", 1)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        async with Queue.open(path, patience_ms=1) as queue:
+            assert (await queue.stats()).pending == 1
+        writer.execute("ROLLBACK")
 
 
 def make_empty(path):

@@ -18,6 +18,11 @@ def test_the_lifecycle_page_is_what_the_table_says():
     assert (ROOT / "docs" / "lifecycle.md").read_text("utf-8") == render(), "run `make docs`"
 
 
+def test_the_reliability_page_is_what_the_tests_name():
+    render = runpy.run_path(str(ROOT / "docs" / "make_reliability.py"))["render"]
+    assert (ROOT / "docs" / "reliability.md").read_text("utf-8") == render(), "run `make docs`"
+
+
 def _readme_blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
 

@@ -211,14 +211,15 @@ class Database:
         profile: Profile,
         migrate: Work[None],
         *,
-        inspect: Work[None] | None = None,
+        inspect: Work[bool] | None = None,
         create: bool = True,
     ) -> "Database":
         """Open (and with `create` make) the file, then run `migrate` in one write transaction.
 
         `inspect` runs before anything is changed (not even the journal mode) and raises for a file that is not
-        ours. New files are private (0600). Raises `NotAQueue`, `ConfigError`, `StoreBusy`; leaves nothing open
-        then, nor if the caller is cancelled.
+        ours; if it returns False there is nothing to migrate, and nothing is written. New files are private
+        (0600). Raises `NotAQueue`, `ConfigError`, `StoreBusy`; leaves nothing open then, nor if the caller is
+        cancelled.
         """
         profile.check()
         where = check_path(path, create=create)
@@ -226,14 +227,21 @@ class Database:
 
     @classmethod
     async def _open(
-        cls, where: Path, profile: Profile, migrate: Work[None], inspect: Work[None] | None
+        cls, where: Path, profile: Profile, migrate: Work[None], inspect: Work[bool] | None
     ) -> "Database":
         _create_private(where)
         database = cls(where, profile)
+        must_migrate = True
+
+        async def look(connection: aiosqlite.Connection) -> None:
+            nonlocal must_migrate
+            must_migrate = inspect is None or await inspect(connection)
+
         try:
-            database._writer = await database._connect(inspect)
+            database._writer = await database._connect(look)
             database._gate = Gate(where) if profile.gate else None
-            await database.write(migrate)
+            if must_migrate:
+                await database.write(migrate)
             database._reader = await database._connect()
         except BaseException:
             await database._close()

@@ -7,11 +7,20 @@ that no other task of the caller can come in between, and a cancellation finds i
 import json
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import aiosqlite
 
-from asyncqueue.errors import Conflict, NotAQueue, NoTransaction, StoreBusy, StoreClosed, StoreError
+from asyncqueue.errors import (
+    Conflict,
+    NotAQueue,
+    NoTransaction,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    UnsupportedConnection,
+)
 from asyncqueue.job import NewJob
 from asyncqueue.stores.base import AsyncOutbox, SyncOutbox, Terms
 from asyncqueue.stores.sets import compared, full, new_row
@@ -137,8 +146,23 @@ def _check_schema(execute: Execute) -> None:
     raise NotAQueue(f"{_WHERE}: {what}; open it once by Queue.open, which adds what the outbox needs")
 
 
+def _check_place(execute: Execute, place: str) -> None:
+    ((file,),) = execute(statements.PLACE, {})
+    try:
+        is_same = bool(file) and Path(file).samefile(place)  # by stat: opening it would drop this process's locks
+    except OSError:
+        is_same = False
+    if not is_same:
+        raise UnsupportedConnection(
+            f"the connection puts its jobs into {file or 'memory'}, but `via` is the queue in {place}: give the "
+            "queue of the same database, or none"
+        )
+
+
 def _put(execute: Execute, job: NewJob, terms: Terms) -> bool:
     _check_schema(execute)
+    if terms.place is not None:
+        _check_place(execute, terms.place)
     there = json.loads(execute(statements.EXISTING, {"ids": array([job.id])})[0][0])
     if there:
         answer = compared(job, there[0][1:])

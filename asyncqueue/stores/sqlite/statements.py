@@ -46,6 +46,7 @@ __all__ = [
     "NEXT_DUE",
     "NEXT_DUE_OF_DEFAULT",
     "NEXT_DUE_OF_KINDS",
+    "NOTE",
     "PAUSE",
     "PENDING",
     "PICK",
@@ -54,6 +55,7 @@ __all__ = [
     "PICK_OF_KIND_JSON",
     "PICK_OF_LEVEL",
     "PICK_OF_LEVEL_JSON",
+    "PLACE",
     "PRAGMAS",
     "PURGE",
     "PURGEABLE",
@@ -68,6 +70,7 @@ __all__ = [
     "RING_OF_LEVEL",
     "RING_OF_ZERO",
     "SCHEMA_MARK",
+    "SCHEMA_NAMES",
     "SCHEMA_STATE",
     "SCHEMA_VERSION",
     "STATS",
@@ -157,6 +160,9 @@ SELECT (SELECT user_version FROM pragma_user_version),
        (SELECT group_concat(name) FROM pragma_table_info('jobs')),
        (SELECT group_concat(name) FROM pragma_table_info('redrives'))
 """
+SCHEMA_NAMES: Final = """
+SELECT name FROM sqlite_schema WHERE lower(name) IN (SELECT value FROM json_each(:names)) ORDER BY name
+"""
 SCHEMA_VERSION: Final = "PRAGMA user_version"
 SCHEMA_MARK: Final = "PRAGMA user_version = 3"
 
@@ -173,6 +179,14 @@ ON CONFLICT (id) DO NOTHING
 EXISTING: Final = """
 SELECT json_group_array(json_array(id, qty, queue, kind, payload)) FROM jobs
 WHERE id IN (SELECT value FROM json_each(:ids))
+"""
+
+# The file that this connection's transaction puts jobs into: that of the first database with such a table, in
+# the order in which SQLite looks for it.
+PLACE: Final = """
+SELECT opened.file FROM pragma_table_list('jobs') AS found JOIN pragma_database_list AS opened
+  ON opened.name = found.schema
+ORDER BY iif(opened.name = 'temp', -1, opened.seq) LIMIT 1
 """
 
 PENDING: Final = "SELECT ifnull(sum(jobs), 0) FROM counts WHERE status = 'pending'"
@@ -463,6 +477,12 @@ HISTORY_APPEND: Final = """
 INSERT OR IGNORE INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty, error, http_status)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :now, value ->> 4, value ->> 5, value ->> 6, value ->> 7
 FROM json_each(:rows) WHERE EXISTS (SELECT 1 FROM jobs WHERE jobs.id = value ->> 0)
+"""
+
+# What went wrong with a lease that is left to run out, as long as it is still the current one.
+NOTE: Final = """
+UPDATE jobs SET last_error = item.value ->> 6 FROM json_each(:rows) AS item
+WHERE jobs.id = item.value ->> 0 AND jobs.token = item.value ->> 1 AND jobs.status = 'leased'
 """
 
 STATUS_OF: Final = "SELECT id, status FROM jobs WHERE id IN (SELECT value FROM json_each(:ids))"

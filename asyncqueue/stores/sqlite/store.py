@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import itemgetter
@@ -47,6 +48,8 @@ _SQLITE_MIN: Final = (3, 38, 0)  # the operator ->> on JSON
 # Jobs that one claim may move to dead: bounds the transaction (about 30 ms). Not fewer: until they are moved, each
 # claim passes over all of them (130 ms for 300,000), so a backlog that died overnight must go in few claims.
 _SWEEP_MAX: Final = 4_096
+_BIRTH_S: Final = 1.0  # how long an empty file may be one that another process is making just now
+_BIRTH_POLL_S: Final = 0.01
 _DETAIL_MAX: Final = 10_000
 _UNEXPLAINED: Final = FailedAttempt("")
 
@@ -242,7 +245,8 @@ class SqliteTransaction:
 
     async def note(self, notes: Sequence[Note]) -> list[None]:
         """See `stores.base.Transaction`."""
-        await self._remember((note.ticket, "left", note.failure) for note in notes)
+        rows = await self._remember((note.ticket, "left", note.failure) for note in notes)
+        await self._history(statements.NOTE, rows=array(rows))
         return [None] * len(notes)
 
     async def cancel(self, ids: Sequence[str]) -> list[Status | None]:
@@ -325,13 +329,15 @@ class SqliteTransaction:
             answers += [(place, by_id.get(item[0])) for place, item in a_round]
         return [answer for _place, answer in sorted(answers, key=itemgetter(0))]
 
-    async def _remember(self, ended: Iterable[tuple[Ticket, str, FailedAttempt | None]]) -> None:
+    async def _remember(self, ended: Iterable[tuple[Ticket, str, FailedAttempt | None]]) -> list[tuple[Any, ...]]:
+        """Append these attempts to the history; return the rows."""
         rows = [
             (t.id, t.token, t.attempt, t.owner, outcome, f.certainty, printable(f.error), f.http_status)
             for t, outcome, f in ((t, outcome, f or _UNEXPLAINED) for t, outcome, f in ended)
         ]
         if rows:
             await self._history(statements.HISTORY_APPEND, rows=array(rows))
+        return rows
 
     async def _history(self, statement: str, **parameters: Any) -> None:
         """Append history rows; a history that cannot be written never undoes the change that it tells of."""
@@ -365,7 +371,7 @@ class SqliteStore:
         self._turns = Turns()
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - settings, all by name
         cls,
         path: str | os.PathLike[str],
         *,
@@ -373,8 +379,11 @@ class SqliteStore:
         profile: Profile | None = None,
         rules: Rules | None = None,
         create: bool = True,
+        adopt: bool = False,
     ) -> "SqliteStore":
         """Open (and with `create` make) the file and migrate it; a contract file is taken over without loss.
+
+        With `adopt`, a database with other tables becomes a queue, too.
 
         Raises `NotAQueue`, `NewerSchema`, `ConfigError`, `StoreBusy`.
         """
@@ -382,13 +391,20 @@ class SqliteStore:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old: 3.38 or newer is needed")
         where = Path(path)
 
-        async def inspect(connection: aiosqlite.Connection) -> None:
-            await schema.inspect(connection, where, create=create)
+        async def inspect(connection: aiosqlite.Connection) -> bool:
+            patient_until = time.monotonic() + _BIRTH_S
+            while True:
+                try:
+                    return await schema.inspect(connection, where, create=create, adopt=adopt)
+                except schema.EmptyFile:
+                    if time.monotonic() >= patient_until:
+                        raise
+                await asyncio.sleep(_BIRTH_POLL_S)
 
         database = await Database.open(
             path,
             profile or Profile(),
-            lambda connection: schema.migrate(connection, where, create=create),
+            lambda connection: schema.migrate(connection, where, create=create, adopt=adopt),
             inspect=inspect,
             create=create,
         )
@@ -397,7 +413,7 @@ class SqliteStore:
     @property
     def terms(self) -> Terms:
         """See `stores.base.Store`."""
-        return Terms(self._clock, self._rules.max_pending)
+        return Terms(self._clock, self._rules.max_pending, place=str(self._database.path))
 
     @property
     def busy_retries(self) -> int:

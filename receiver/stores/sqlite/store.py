@@ -44,8 +44,8 @@ class SqliteInbox:
         """Open or make the file. Raises `NotAQueue`, `NewerSchema`, `ConfigError`, `StoreBusy`."""
         where = Path(path)
 
-        async def inspect(connection: aiosqlite.Connection) -> None:
-            await _is_new(connection, where)
+        async def inspect(connection: aiosqlite.Connection) -> bool:
+            return await _is_new(connection, where)
 
         async def migrate(connection: aiosqlite.Connection) -> None:
             if await _is_new(connection, where):
