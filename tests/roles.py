@@ -18,7 +18,7 @@ from asyncqueue.wire import Message
 from receiver.inbox import Inbox
 from receiver.stores import open_inbox
 
-__all__ = ["CONTRACT", "QUEUE", "RECEIVER", "Role"]
+__all__ = ["CONTRACT", "QUEUE", "RECEIVER", "ROLES", "Role"]
 
 Step = Callable[[Any], Awaitable[object]]
 NOW_MS = 1_000_000
@@ -142,3 +142,5 @@ CONTRACT = Role(
     ),
     (sqlite3.Error,),
 )
+
+ROLES = {"queue": QUEUE, "receiver": RECEIVER, "contract": CONTRACT}
