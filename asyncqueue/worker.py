@@ -106,6 +106,8 @@ async def _roll_back(con: aiosqlite.Connection, error: BaseException) -> None:
     """
     try:
         await _insist(con.rollback)
+        if isinstance(error, sqlite3.Error):
+            await _insist(lambda: con.execute_fetchall(statements.FORGET_PAGES))
     except (sqlite3.Error, ValueError) as second:
         error.add_note(f"the rollback failed as well: {second}")
 

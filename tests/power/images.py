@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.power.disk import Image
 
-__all__ = ["Content", "content_of"]
+__all__ = ["Content", "content_of", "read"]
 
 Content = dict[str, list[tuple[object, ...]]]
 
@@ -23,6 +23,15 @@ def content_of(image: Image, folder: Path, name: str) -> Content | str:
             return _read(connection)
     except sqlite3.Error as error:
         return str(error)
+
+
+def read(path: Path) -> Content:
+    """Return all rows of the database at `path`, recovered if need be; raise `sqlite3.Error` if it is damaged."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        found = _read(connection)
+    if isinstance(found, str):
+        raise sqlite3.DatabaseError(found)
+    return found
 
 
 def _read(connection: sqlite3.Connection) -> Content | str:

@@ -439,3 +439,14 @@ async def test_file_in_a_folder_that_cannot_be_written_is_refused_at_open(tmp_pa
     monkeypatch.setattr(os, "access", lambda where, mode: where != tmp_path and asked(where, mode))
     with pytest.raises(NotAQueue, match="is not writable"):
         await Queue.open(path)
+
+
+async def test_a_row_that_cannot_be_read_costs_its_readers_only(path, plain):
+    """A kept error keeps its frames, and in them a half-read cursor, whose lock shut out all writers."""
+    async with Queue.open(path, patience_ms=500) as queue:
+        await queue.enqueue_many([NewJob(f"job{n}", 1) for n in range(3)])
+        plain(path).execute("UPDATE jobs SET last_error = CAST(x'ff' AS TEXT) WHERE id = 'job1'")
+        with pytest.raises(StoreError, match="UTF-8") as kept:
+            await queue.list()
+        assert await queue.enqueue("next", 1)
+        assert kept.value is not None

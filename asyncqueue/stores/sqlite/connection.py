@@ -6,11 +6,13 @@ Errors of the driver are translated here, once.
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import sqlite3
 import stat
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -283,7 +285,12 @@ class Database:
         reader = self._reader
         if reader is None:
             raise StoreClosed(f"{self.path}: is closed")
-        return list(await self._patiently(lambda: reader.execute_fetchall(sql, parameters), patient_until))
+        try:
+            return list(await self._patiently(lambda: reader.execute_fetchall(sql, parameters), patient_until))
+        except StoreError:
+            with contextlib.suppress(sqlite3.Error, ValueError):
+                await reader.execute_fetchall(statements.FORGET_PAGES)
+            raise
 
     async def data_version(self) -> int:
         """Return a number that changes when another connection has committed; takes no lock."""
@@ -370,6 +377,7 @@ class Database:
         # No-op without a transaction. If it fails, the next write finds the transaction open and reconnects.
         try:
             await writer.rollback()
+            await writer.execute_fetchall(statements.FORGET_PAGES)
         except (sqlite3.Error, ValueError):
             return
 
@@ -380,6 +388,8 @@ class Database:
             except sqlite3.Error as error:
                 code = getattr(error, "sqlite_errorcode", 0) & 0xFF
                 if code not in _BUSY or time.monotonic() >= patient_until:
+                    # Whoever keeps the error would keep a half-read cursor with it, and its lock on the file.
+                    traceback.clear_frames(error.__traceback__)
                     raise translated(error, self.path) from error
             except ValueError as error:  # the driver's word for a closed connection
                 raise StoreClosed(f"{self.path}: is closed") from error

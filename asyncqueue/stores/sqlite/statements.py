@@ -34,6 +34,7 @@ __all__ = [
     "EXISTING",
     "FINISH",
     "FINISH_OK",
+    "FORGET_PAGES",
     "GET",
     "HISTORY",
     "HISTORY_APPEND",
@@ -153,6 +154,8 @@ PRAGMAS: Final = {
 BEGIN: Final = "BEGIN IMMEDIATE"
 COMMIT: Final = "COMMIT"
 DATA_VERSION: Final = "PRAGMA data_version"
+# Drops the cached pages: one that was read wrong once would otherwise be believed until somebody else commits.
+FORGET_PAGES: Final = "PRAGMA shrink_memory"
 
 SCHEMA_STATE: Final = """
 SELECT (SELECT user_version FROM pragma_user_version),

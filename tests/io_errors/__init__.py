@@ -1,0 +1,1 @@
+"""The n-th call of SQLite to its files fails, for every n."""
