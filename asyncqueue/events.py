@@ -12,6 +12,7 @@ from typing import Any
 from asyncqueue.lifecycle import Status
 
 __all__ = [
+    "BatchRefused",
     "ChoreFailed",
     "ChoreRecovered",
     "Claimed",
@@ -89,6 +90,15 @@ class Held(Event):
 
     pause_ms: int
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRefused(Event):
+    """The endpoint takes no batches: each job goes in a request of its own, and a batch is tried again later."""
+
+    http_status: int
+    error: str
+    retry_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,14 +35,18 @@ __all__ = [
     "Message",
     "Problem",
     "WireError",
+    "acknowledges",
     "encode_ack",
     "encode_body",
     "encode_problem",
     "is_ack",
+    "no_constant",
+    "no_duplicates",
     "parse_message",
     "parse_retry_after",
     "problem_detail",
     "problem_type",
+    "strict_object",
 ]
 
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
@@ -85,12 +89,13 @@ BUSY: Final = _problem(503, "busy", "The inbox cannot answer now; try again late
 
 
 class WireError(AsyncQueueError):
-    """A message that the inbox refuses; `problem` says how, the text says why."""
+    """A message that the inbox refuses; `problem` says how, the text says why, `id` which one, if it is known."""
 
-    def __init__(self, problem: Problem, detail: str) -> None:
+    def __init__(self, problem: Problem, detail: str, job_id: str | None = None) -> None:
         super().__init__(detail)
         self.problem = problem
         self.detail = detail
+        self.id = job_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,11 @@ def encode_ack(job_id: str, qty: int, result: str) -> bytes:
 
 def is_ack(body: bytes, job_id: str, qty: int) -> bool:
     """Tell whether `body` acknowledges exactly this job: it must echo id and qty and name a known result."""
-    answer = _loads_or_none(body)
+    return acknowledges(_loads_or_none(body), job_id, qty)
+
+
+def acknowledges(answer: Any, job_id: str, qty: int) -> bool:
+    """Tell whether a decoded answer acknowledges exactly this job."""
     return (
         type(answer) is dict
         and answer.get("id") == job_id
@@ -152,7 +161,7 @@ def parse_message(body: bytes) -> Message:
     non-finite numbers, OUT_OF_RANGE for missing, unknown or out-of-range members. `{"qty":1}`, `{"qty":1.0}`,
     `{"qty":true}` and `{"qty":"1"}` are four different things, and only the first is a quantity.
     """
-    members = _strict_object(body)
+    members = strict_object(body)
     if not {"id", "qty"} <= members.keys() <= {"id", "qty", "payload"}:
         raise WireError(OUT_OF_RANGE, "the members are id, qty and optionally payload")
     try:
@@ -196,9 +205,10 @@ def _loads_or_none(body: bytes) -> Any:
         return None
 
 
-def _strict_object(body: bytes) -> dict[str, Any]:
+def strict_object(body: bytes) -> dict[str, Any]:
+    """Return one JSON object without duplicate keys and non-finite numbers; raises `WireError` (MALFORMED)."""
     try:
-        value = json.loads(body.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        value = json.loads(body.decode("utf-8"), object_pairs_hook=no_duplicates, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise WireError(MALFORMED, f"not JSON: {type(error).__name__}") from None
     if type(value) is not dict:
@@ -206,12 +216,14 @@ def _strict_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs as a dict, for `object_pairs_hook`; raises `ValueError` if a key comes twice."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("duplicate key")
     return members
 
 
-def _no_constant(name: str) -> Any:
+def no_constant(name: str) -> Any:
+    """Refuse NaN and the infinities, for `parse_constant`; raises `ValueError`."""
     raise ValueError(f"{name} is not JSON")

@@ -9,8 +9,9 @@ from aiohttp import hdrs, web
 
 from asyncqueue import wire
 from asyncqueue.wire import Problem
+from receiver.stores.base import Result
 
-__all__ = ["BAD_REQUEST", "BUG", "NO_EXPECTATION", "NO_METHOD", "NO_PATH", "Grumble", "refusal"]
+__all__ = ["BAD_REQUEST", "BUG", "NO_EXPECTATION", "NO_METHOD", "NO_PATH", "Grumble", "refusal", "refused_for"]
 
 BAD_REQUEST: Final = Problem(400, "urn:asyncqueue:problem:bad-request", "This is not HTTP as the inbox reads it")
 NO_PATH: Final = Problem(404, "urn:asyncqueue:problem:no-such-path", "There is nothing at this path")
@@ -22,6 +23,15 @@ _RETRY_AFTER_S: Final = "1"
 _NOTHING: Final[Mapping[str, str]] = {}
 # the rest of such a body is not waited for
 _CLOSING: Final = (wire.TOO_LARGE, wire.REQUEST_TIMEOUT, wire.UNSUPPORTED, BAD_REQUEST, NO_EXPECTATION)
+
+
+def refused_for(result: Result, message_id: str) -> tuple[Problem, str] | None:
+    """Return the problem and the words for a result that is no acknowledgement, else None."""
+    if result is Result.CONFLICT:
+        return wire.CONFLICT, f"{message_id} was accepted with another quantity or payload"
+    if result is Result.EFFECT_FAILED:
+        return wire.EFFECT_FAILED, f"the effect of {message_id} failed and was undone"
+    return None
 
 
 def refusal(problem: Problem, detail: str, headers: Mapping[str, str] = _NOTHING) -> web.Response:

@@ -8,12 +8,13 @@ from typing import Final
 
 from aiohttp import HttpVersion11, hdrs, web
 
-from asyncqueue import wire
+from asyncqueue import wire, wire_batch
 from asyncqueue.errors import AsyncQueueError
 from asyncqueue.wire import WireError
-from receiver.answers import BUG, NO_EXPECTATION, NO_METHOD, NO_PATH, Grumble, refusal
+from receiver.answers import BUG, NO_EXPECTATION, NO_METHOD, NO_PATH, Grumble, refusal, refused_for
+from receiver.batch import post_batch
 from receiver.door import DOOR, Door
-from receiver.inbox import Inbox, Result
+from receiver.inbox import Inbox
 from receiver.stores import open_inbox
 from receiver.stores.base import Effect
 from receiver.stores.sqlite.store import Journal
@@ -40,7 +41,7 @@ def create_app(  # noqa: PLR0913 - settings, all but one by name
     concurrency_max: int = 4_096,
     patience_ms: int = 10_000,
 ) -> web.Application:
-    """Return an application with `POST /inbox`, `GET /inbox/{id}`, `GET /totals`, `GET /livez`, `GET /readyz`.
+    """Return an application with `POST /inbox`, `/inbox/batch`, `GET /inbox/{id}`, `/totals`, `/livez`, `/readyz`.
 
     The inbox at `path` (a SQLite file, made if missing) is opened when the application starts and closed when it
     is cleaned up. `effect(connection, message)` runs once per accepted message, in its dedup row's transaction;
@@ -71,6 +72,7 @@ def create_app(  # noqa: PLR0913 - settings, all but one by name
 def _add_routes(app: web.Application) -> None:
     routes: tuple[tuple[str, str, Handler], ...] = (
         (hdrs.METH_POST, "/inbox", post_message),
+        (hdrs.METH_POST, f"/inbox/{wire_batch.PATH}", post_batch),
         (hdrs.METH_GET, "/inbox/{id}", get_message),
         (hdrs.METH_GET, "/totals", get_totals),
         (hdrs.METH_GET, "/livez", get_livez),
@@ -80,7 +82,8 @@ def _add_routes(app: web.Application) -> None:
         app.router.add_route(method, path, _guarded(handler), expect_handler=_expect)
         if method == hdrs.METH_GET:
             app.router.add_route(hdrs.METH_HEAD, path, _guarded(handler), expect_handler=_expect)
-        app.router.add_route(hdrs.METH_ANY, path, _refuse_method(method), expect_handler=_expect)
+        if handler is not post_batch:  # a message may be called "batch": all but POST is for /inbox/{id}
+            app.router.add_route(hdrs.METH_ANY, path, _refuse_method(method), expect_handler=_expect)
     app.router.add_route(hdrs.METH_ANY, "/{path:.*}", refuse_path, expect_handler=_expect)
 
 
@@ -102,10 +105,8 @@ async def post_message(request: web.Request) -> web.StreamResponse:
         result = await door.open_inbox().receive(message, token, attempt)
     finally:
         door.leave(held_bytes)
-    if result is Result.CONFLICT:
-        return refusal(wire.CONFLICT, f"{message.id} was accepted with another quantity or payload")
-    if result is Result.EFFECT_FAILED:
-        return refusal(wire.EFFECT_FAILED, f"the effect of {message.id} failed and was undone")
+    if refused := refused_for(result, message.id):
+        return refusal(*refused)
     return web.Response(body=wire.encode_ack(message.id, message.qty, result), headers=_ACK_HEADERS)
 
 
@@ -141,7 +142,7 @@ async def get_readyz(request: web.Request) -> web.StreamResponse:
 
 async def refuse_path(_request: web.Request) -> web.StreamResponse:
     """Answer for every path that is not ours."""
-    return refusal(NO_PATH, "the paths are /inbox, /inbox/{id}, /totals, /livez and /readyz")
+    return refusal(NO_PATH, "the paths are /inbox, /inbox/batch, /inbox/{id}, /totals, /livez and /readyz")
 
 
 def _refuse_method(allowed: str) -> Handler:

@@ -1,5 +1,7 @@
 """The inbox: what arrived, what it is answered, and the group commit in between."""
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from asyncqueue.stores.batching import Batcher
@@ -16,7 +18,7 @@ class Inbox:
 
     def __init__(self, store: InboxStore) -> None:
         self._store = store
-        self._batcher: Batcher[Arrival, Result] = Batcher(store.receive)
+        self._batcher: Batcher[Sequence[Arrival], list[Result]] = Batcher(self._receive)
 
     async def receive(self, message: Message, token: int | None, attempt: int | None) -> Result:
         """Record a message and run its effect once; say whether it was new, known or in conflict.
@@ -24,8 +26,19 @@ class Inbox:
         When this returns, the dedup row, the effect and the answer are on the disk together. Raises `StoreError`
         if the database could not; then nothing is.
         """
-        weight = 1 if message.payload is None else 1 + len(message.payload) // _CHARS_PER_WEIGHT
-        return await self._batcher.submit(Arrival(message, token, attempt), weight)
+        return (await self.receive_many((Arrival(message, token, attempt),)))[0]
+
+    async def receive_many(self, arrivals: Sequence[Arrival]) -> list[Result]:
+        """Do for a set of messages what `receive` does for one: all of them in one transaction, a result for each.
+
+        Raises `StoreError` as `receive` does; then nothing of the set is recorded.
+        """
+        return await self._batcher.submit(arrivals, sum(map(_weight, arrivals)))
+
+    async def _receive(self, sets: Sequence[Sequence[Arrival]]) -> list[list[Result] | Exception]:
+        """Record several sets in one transaction, and hand each its own results."""
+        results = iter(await self._store.receive([arrival for one in sets for arrival in one]))
+        return [_together(list(islice(results, len(one)))) for one in sets]
 
     async def get(self, message_id: str) -> Kept | None:
         """Return what is kept of an accepted message, or None."""
@@ -41,3 +54,14 @@ class Inbox:
             await self._batcher.settle()
         finally:
             await self._store.close()
+
+
+def _weight(arrival: Arrival) -> int:
+    payload = arrival.message.payload
+    return 1 if payload is None else 1 + len(payload) // _CHARS_PER_WEIGHT
+
+
+def _together(results: list[Result | Exception]) -> list[Result] | Exception:
+    """Return the results of one set, or the first error among them."""
+    known = [result for result in results if not isinstance(result, Exception)]
+    return known if len(known) == len(results) else next(r for r in results if isinstance(r, Exception))

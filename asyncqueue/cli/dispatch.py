@@ -30,6 +30,13 @@ __all__ = ["dispatch"]
     help="Sends under way at one moment in each process, 1 to 10000.",
 )
 @click.option(
+    "--batch",
+    type=INTEGER,
+    default=1,
+    show_default=True,
+    help="Most jobs in one request, 1 to 1000; goes to URL/batch, or one by one where that is not offered.",
+)
+@click.option(
     "--processes",
     type=INTEGER,
     default=1,

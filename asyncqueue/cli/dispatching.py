@@ -74,7 +74,12 @@ def _opened(settings: DispatchSettings) -> AbstractAsyncContextManager[Queue]:
 
 def _dispatcher(queue: Queue, settings: DispatchSettings, events: Events) -> Dispatcher:
     sender = HttpSender(
-        settings.url, ack=settings.ack, timeout_ms=settings.timeout_ms, connect_timeout_ms=settings.connect_ms
+        settings.url,
+        ack=settings.ack,
+        timeout_ms=settings.timeout_ms,
+        connect_timeout_ms=settings.connect_ms,
+        batch=settings.batch,
+        events=events,
     )
     return Dispatcher(
         queue,

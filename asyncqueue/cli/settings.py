@@ -13,6 +13,7 @@ _PROCESSES: Final = Range(1, 64)
 _CONNECT_MS: Final = 3_000
 _NUMBERS: Final = (
     "concurrency",
+    "batch",
     "lease_ms",
     "timeout_ms",
     "connect_timeout_ms",
@@ -32,6 +33,7 @@ class DispatchSettings:
     db: str
     url: str
     concurrency: int = 64
+    batch: int = 1
     processes: int = 1
     drain: bool = False
     lease_ms: int = 30_000

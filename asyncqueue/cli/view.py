@@ -18,6 +18,11 @@ __all__ = ["LiveView", "Tally"]
 
 _BY_STATUS: Final = {"done": "done", "dead": "dead", "pending": "retried"}
 _RATE_WINDOW_S: Final = 1.0
+_TROUBLES: Final = {
+    "held": "the endpoint rests for {pause_ms} ms: {error}",
+    "batch_refused": "the endpoint takes no batches: {error}",
+    "chore_failed": "{chore}: {error} (tried again in {pause_ms} ms)",
+}
 
 
 @dataclass(slots=True)
@@ -57,10 +62,8 @@ class Tally:
                 self.lost += 1
                 self._landed(source)
                 self.trouble = f"job {record['id']}: lease lost: {record['why']}"
-            case "held":
-                self.trouble = f"the endpoint rests for {record['pause_ms']} ms: {record['error']}"
-            case "chore_failed":
-                self.trouble = f"{record['chore']}: {record['error']} (tried again in {record['pause_ms']} ms)"
+            case "held" | "batch_refused" | "chore_failed" as event:
+                self.trouble = _TROUBLES[event].format_map(record)
             case "chore_recovered":
                 self.trouble = ""
             case "stopped":

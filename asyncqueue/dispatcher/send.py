@@ -1,109 +1,42 @@
-"""One job over HTTP to one receiver, and what the answer means.
+"""Jobs over HTTP to one receiver, one a request or many. What answers and failures mean stands in `meaning`."""
 
-The request is section 7 of the design. What each answer and each failure means is data: `PROBLEMS`,
-`STATUSES`, `CLASSES` and `FAILURES` below are the only places that say it. Rules are RFC 9110 unless noted.
-"""
-
+import asyncio
 import math
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from asyncqueue import wire
+from asyncqueue import wire, wire_batch
 from asyncqueue.clock import Clock, SystemClock
+from asyncqueue.dispatcher.batch import Offer, outcomes_of, refuses_batches
+from asyncqueue.dispatcher.gather import Gatherer, Seat
+from asyncqueue.dispatcher.meaning import meaning_of, meaning_of_failure, quoted_body, reason
 from asyncqueue.errors import ConfigError
+from asyncqueue.events import Events
 from asyncqueue.job import LeasedJob, Range, check_int, printable
 from asyncqueue.retry import ACCEPTED, Certainty, Outcome, Verdict
 
-__all__ = ["CLASSES", "FAILURES", "PROBLEMS", "STATUSES", "Ack", "HttpSender", "Meaning", "meaning_of"]
+__all__ = ["Ack", "HttpSender"]
 
 Ack = Literal["echo", "status"]
 
 TIMEOUT_MS: Final = Range(1, 24 * 3600 * 1000)
-DETAIL_CHARS_MAX: Final = 200
+BATCH: Final = Range(1, wire_batch.ITEMS_MAX)
+_PATIENCE_PART: Final = 0.1  # of the timeout: the longest that a job waits for company
 # An idle connection is dropped well before the receiver drops it (15 s and up), so that a POST rarely meets a
 # connection that is just being closed (FAULTS 41).
 KEEPALIVE_S: Final = 10.0
 _SUCCESS: Final = range(200, 300)
 
-
-class Meaning(NamedTuple):
-    """What an answer or a failure says about the job and about the effect at the other side."""
-
-    verdict: Verdict
-    certainty: Certainty
-    text: str
-
-
-_RETRY_REFUSED: Final = Meaning(Verdict.RETRY, Certainty.REFUSED, "refused for now")
-_RETRY_UNKNOWN: Final = Meaning(Verdict.RETRY, Certainty.UNKNOWN, "failed at the other side")
-_DEAD: Final = Meaning(Verdict.PERMANENT, Certainty.REFUSED, "job refused")
-_HELD: Final = Meaning(Verdict.HOLD, Certainty.REFUSED, "endpoint refuses")
-_BAD_ACK: Final = Meaning(Verdict.LEAVE, Certainty.UNKNOWN, "BadAck: not the acknowledgement of this job")
-_UNEXPECTED: Final = Meaning(Verdict.RETRY, Certainty.UNKNOWN, "unexpected status")
-
-# Answers that are known by status and problem type (RFC 9457); looked at first.
-PROBLEMS: Final[Mapping[tuple[int, str], Meaning]] = {
-    (wire.CONFLICT.status, wire.CONFLICT.type): Meaning(Verdict.PERMANENT, Certainty.REFUSED, "conflict"),
-}
-# Answers that are known by status. A 409 that is not ours may mean that an earlier send is still being worked
-# on (draft-ietf-httpapi-idempotency-key-header, 2.7), so its effect is unknown.
-STATUSES: Final[Mapping[int, Meaning]] = {
-    400: _DEAD,
-    408: _RETRY_REFUSED,
-    409: Meaning(Verdict.RETRY, Certainty.UNKNOWN, "conflict of another kind"),
-    413: _DEAD,
-    415: _DEAD,
-    422: _DEAD,
-    425: _RETRY_REFUSED,
-    429: _RETRY_REFUSED,
-}
-# Everything else, by the first digit. A 2xx comes here only without its ack. A redirect is never followed, and
-# a 303 may come after the work was done: unknown. Any other 4xx (401, 403, 404, 410, but also 405, 421, 431,
-# 451) speaks about the endpoint's settings rather than about this job: no job is burnt for it. A 5xx may come
-# from a proxy in front of a receiver that did the work: unknown.
-CLASSES: Final[Mapping[int, Meaning]] = {
-    2: _BAD_ACK,
-    3: Meaning(Verdict.HOLD, Certainty.UNKNOWN, "redirect, not followed"),
-    4: _HELD,
-    5: _RETRY_UNKNOWN,
-}
-# What aiohttp raises; the first class that fits decides. Certificate errors are a kind of TLS error, TLS and
-# DNS errors a kind of connect error, connect timeouts a kind of timeout: the special ones stand first.
-FAILURES: Final[tuple[tuple[type[Exception], Meaning], ...]] = (
-    (aiohttp.InvalidURL, Meaning(Verdict.HOLD, Certainty.NOT_SENT, "URL refused")),
-    (aiohttp.NonHttpUrlClientError, Meaning(Verdict.HOLD, Certainty.NOT_SENT, "URL refused")),
-    (
-        aiohttp.ClientConnectorCertificateError,
-        Meaning(Verdict.HOLD, Certainty.NOT_SENT, "certificate refused"),
-    ),
-    (aiohttp.ClientConnectorDNSError, Meaning(Verdict.RETRY, Certainty.NOT_SENT, "host name not found")),
-    (aiohttp.ClientSSLError, Meaning(Verdict.RETRY, Certainty.NOT_SENT, "TLS handshake failed")),
-    (aiohttp.ClientConnectorError, Meaning(Verdict.RETRY, Certainty.NOT_SENT, "cannot connect")),
-    (aiohttp.ConnectionTimeoutError, Meaning(Verdict.RETRY, Certainty.NOT_SENT, "connect timed out")),
-    (TimeoutError, Meaning(Verdict.RETRY, Certainty.UNKNOWN, "no whole answer in time")),
-    (aiohttp.ClientConnectionError, Meaning(Verdict.RETRY, Certainty.UNKNOWN, "connection lost")),
-    (aiohttp.ClientPayloadError, Meaning(Verdict.RETRY, Certainty.UNKNOWN, "answer cut short")),
-    (aiohttp.ClientResponseError, Meaning(Verdict.RETRY, Certainty.UNKNOWN, "answer is not HTTP")),
-    (Exception, Meaning(Verdict.RETRY, Certainty.UNKNOWN, "unexpected error")),
-)
-
 _DEADLINE_PASSED: Final = Outcome(Verdict.RETRY, Certainty.NOT_SENT, "deadline passed")
+_NO_TIME_LEFT: Final = Outcome(Verdict.RETRY, Certainty.NOT_SENT, "no time left after the batch was refused")
 _NOT_OPEN: Final = Outcome(Verdict.HOLD, Certainty.NOT_SENT, "the sender is not open")
-
-
-def meaning_of(status: int, body: bytes) -> Meaning:
-    """Return what an answer without the acknowledgement means; `body` is asked for its problem type."""
-    special = PROBLEMS.get((status, wire.problem_type(body) or ""))
-    return special or STATUSES.get(status) or CLASSES.get(status // 100, _UNEXPECTED)
-
 
 _HOST_CHARS_MAX: Final = 253
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
@@ -117,6 +50,11 @@ class HttpSender:
     exchange, `connect_timeout_ms` 1..timeout_ms for name lookup, connect and TLS. `clock` must be the one that
     job deadlines are measured by. Concurrency is the caller's: nothing here waits for a free connection.
 
+    With `batch` above 1 (to 1000; only with `ack="echo"`), jobs that wait at the same moment go together, up to so
+    many and 1 MiB in one POST to `<url>/batch`; each still has its own outcome, deadline and cancellation. A job
+    that waits alone goes as without `batch`, and so do all for a minute after the endpoint refused a batch as such
+    (404, 405, or what would otherwise kill every job in it); `events`, or else the log, is told of that.
+
     Raises `ConfigError` (one line, without the URL) for anything else.
 
     Guarantees: redirects are not followed, proxies of the environment are not used, cookies are not kept,
@@ -124,7 +62,7 @@ class HttpSender:
     by itself (POST is not idempotent to it).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, all but one by name
         self,
         url: str,
         *,
@@ -132,17 +70,31 @@ class HttpSender:
         timeout_ms: int = 10_000,
         connect_timeout_ms: int = 3_000,
         clock: Clock | None = None,
+        batch: int = 1,
+        events: Events | None = None,
     ) -> None:
         self._url = _checked_url(url)
         self._endpoint = str(self._url.origin())
         if ack not in ("echo", "status"):
             raise ConfigError('send: ack must be "echo" or "status"')
         self._echo = ack == "echo"
-        self._timeout_ms = _checked_ms("timeout_ms", timeout_ms, TIMEOUT_MS)
-        self._connect_ms = _checked_ms("connect_timeout_ms", connect_timeout_ms, Range(1, timeout_ms))
+        self._timeout_ms = _checked("timeout_ms", timeout_ms, TIMEOUT_MS)
+        self._connect_ms = _checked("connect_timeout_ms", connect_timeout_ms, Range(1, timeout_ms))
         self._clock = clock or SystemClock()
         self._timeout = self._timeout_of(timeout_ms)
         self._session: aiohttp.ClientSession | None = None
+        _checked("batch", batch, BATCH)
+        if batch > 1 and not self._echo:  # any page below any path would acknowledge jobs that nobody read
+            raise ConfigError('send: batch needs ack="echo"')
+        self._batch_url = self._url.with_path(
+            f"{self._url.raw_path.rstrip('/')}/{wire_batch.PATH}", encoded=True, keep_query=True
+        )
+        self._offer = Offer(self._endpoint, events)
+        self._gatherer = None if batch == 1 else self._new_gatherer(batch)
+
+    def _new_gatherer(self, batch: int) -> Gatherer:
+        patience_s = self._timeout_ms / 1000 * _PATIENCE_PART
+        return Gatherer(self._post_batch, jobs_max=batch, bytes_max=wire.REQUEST_BYTES_MAX, patience_s=patience_s)
 
     @property
     def timeout_ms(self) -> int:
@@ -169,6 +121,8 @@ class HttpSender:
 
     async def __aexit__(self, *_exc: object) -> None:
         session, self._session = self._session, None
+        if self._gatherer is not None:
+            await self._gatherer.close()
         if session is not None:
             await session.close()
 
@@ -178,6 +132,16 @@ class HttpSender:
         Raises nothing but `CancelledError`, which passes at once; the connection is then closed. Everything
         else, a bug included, is an `Outcome`. The effect of a send that was cancelled is unknown.
         """
+        if self._gatherer is None or self._session is None or not self._offer.stands():
+            return await self._send_alone(job, self._timeout_ms)
+        ends_at = asyncio.get_running_loop().time() + self._timeout_ms / 1000
+        outcome = await self._send_together(self._gatherer, job, ends_at)
+        if outcome is not None:
+            return outcome
+        left_ms = round((ends_at - asyncio.get_running_loop().time()) * 1000)
+        return await self._send_alone(job, left_ms) if left_ms > 0 else _NO_TIME_LEFT
+
+    async def _send_alone(self, job: LeasedJob, most_ms: int) -> Outcome:
         if self._session is None:
             return _NOT_OPEN
         status = None
@@ -185,6 +149,7 @@ class HttpSender:
             left_ms = job.deadline - self._clock.now_ms()
             if left_ms <= 0:
                 return _DEADLINE_PASSED
+            left_ms = min(left_ms, most_ms)
             response = await self._session.post(
                 self._url,
                 data=wire.encode_body(job.id, job.qty, job.payload),
@@ -193,16 +158,54 @@ class HttpSender:
                 timeout=self._timeout if left_ms >= self._timeout_ms else self._timeout_of(left_ms),
             )
             status = response.status
-            body = await _read_capped(response)
+            body = await _read_capped(response, wire.REPLY_BYTES_MAX)
             if status in _SUCCESS and (not self._echo or _echoes(body, job)):
                 return ACCEPTED
             return self._not_acknowledged(response, body)
         except Exception as error:  # noqa: BLE001 - an unknown error is recorded and tried again, never silent
             return self._failed(error, status)
 
+    async def _send_together(self, gatherer: Gatherer, job: LeasedJob, ends_at: float) -> Outcome | None:
+        left_ms = job.deadline - self._clock.now_ms()
+        if left_ms <= 0:
+            return _DEADLINE_PASSED
+        item = wire_batch.encode_item(job.id, job.qty, job.payload, job.token, job.attempt)
+        if left_ms >= self._timeout_ms:
+            return await gatherer.send(job, item, ends_at, ends_early=False)
+        ends_at -= (self._timeout_ms - left_ms) / 1000
+        return await gatherer.send(job, item, ends_at, ends_early=True)
+
+    async def _post_batch(self, seats: Sequence[Seat], timeout_s: float) -> Sequence[Outcome | None]:
+        """Post many jobs once; all None if they must go one by one. Raises nothing but `CancelledError`."""
+        if self._session is None:
+            return [_NOT_OPEN] * len(seats)
+        status = None
+        try:
+            response = await self._session.post(
+                self._batch_url,
+                data=b"[%b]" % b",".join([seat.item for seat in seats]),
+                allow_redirects=False,
+                timeout=self._timeout_of(timeout_s * 1000),
+            )
+            status = response.status
+            reply_bytes_max = wire_batch.reply_bytes_max(len(seats))
+            body = await _read_capped(response, reply_bytes_max)
+            if status in _SUCCESS and len(body) <= reply_bytes_max:
+                outcomes = outcomes_of([seat.job for seat in seats], status, body)
+                if outcomes is not None:
+                    self._offer.kept()
+                    return outcomes
+            whole = self._not_acknowledged(response, body)
+        except Exception as error:  # noqa: BLE001 - as for a single send: every job of it has this outcome
+            return [self._failed(error, status)] * len(seats)
+        if refuses_batches(status, whole.verdict):
+            self._offer.withdrawn(status, whole.error)
+            return [None] * len(seats)
+        return [whole] * len(seats)
+
     def _not_acknowledged(self, response: aiohttp.ClientResponse, body: bytes) -> Outcome:
         meaning = meaning_of(response.status, body)
-        text = f"{response.status} {meaning.text}: {_detail(body)}"
+        text = f"{response.status} {meaning.text}: {quoted_body(body)}"
         wishes = response.headers.getall("Retry-After", ())
         return Outcome(
             meaning.verdict,
@@ -219,12 +222,14 @@ class HttpSender:
         return max((wish for wish in wishes if wish is not None), default=None)
 
     def _failed(self, error: Exception, status: int | None) -> Outcome:
-        meaning = next(meaning for kind, meaning in FAILURES if isinstance(error, kind))
-        reason = _reason(error).replace(str(self._url), self.endpoint).replace(self._url.path_qs, "/")
-        text = f"{meaning.text}: {type(error).__name__}{reason} ({self.endpoint})"
+        meaning = meaning_of_failure(error)
+        why = reason(error)
+        for url in (self._batch_url, self._url):
+            why = why.replace(str(url), self.endpoint).replace(url.path_qs, "/")
+        text = f"{meaning.text}: {type(error).__name__}{why} ({self.endpoint})"
         return Outcome(meaning.verdict, meaning.certainty, printable(text), status)
 
-    def _timeout_of(self, total_ms: int) -> aiohttp.ClientTimeout:
+    def _timeout_of(self, total_ms: float) -> aiohttp.ClientTimeout:
         """Return aiohttp's settings for `total_ms`; without its rounding up to whole seconds."""
         connect_s = min(self._connect_ms, total_ms) / 1000
         return aiohttp.ClientTimeout(total=total_ms / 1000, connect=connect_s, ceil_threshold=math.inf)
@@ -259,7 +264,7 @@ def _is_host(host: str) -> bool:
     return len(name) <= _HOST_CHARS_MAX and all(map(_LABEL.fullmatch, name.removesuffix(".").split(".")))
 
 
-def _checked_ms(name: str, value: int, allowed: Range) -> int:
+def _checked(name: str, value: int, allowed: Range) -> int:
     try:
         check_int(name, value, allowed)
     except ValueError as error:
@@ -298,8 +303,8 @@ def _echoes(body: bytes, job: LeasedJob) -> bool:
     return len(body) <= wire.REPLY_BYTES_MAX and wire.is_ack(body, job.id, job.qty)
 
 
-async def _read_capped(response: aiohttp.ClientResponse) -> bytes:
-    """Return the body, or of a longer one its first `REPLY_BYTES_MAX` + 1 bytes and no more.
+async def _read_capped(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
+    """Return the body, or of a longer one its first `bytes_max` + 1 bytes and no more.
 
     Read to its end, the connection has gone back to the pool by itself. Otherwise (a longer body, an error, a
     cancellation, a 101) it is closed: no connection is ever left half-read.
@@ -308,40 +313,17 @@ async def _read_capped(response: aiohttp.ClientResponse) -> bytes:
     try:
         body = await content.readany()
         if not content.at_eof():
-            body = await _read_on(content, body)
+            body = await _read_on(content, body, bytes_max)
     except BaseException:
         response.close()
         raise
     if not response.closed:
         response.close()
-    return body[: wire.REPLY_BYTES_MAX + 1]
+    return body[: bytes_max + 1]
 
 
-async def _read_on(content: aiohttp.StreamReader, first: bytes) -> bytes:
+async def _read_on(content: aiohttp.StreamReader, first: bytes, bytes_max: int) -> bytes:
     body = bytearray(first)
-    while not content.at_eof() and len(body) <= wire.REPLY_BYTES_MAX:
+    while not content.at_eof() and len(body) <= bytes_max:
         body += await content.readany()
     return bytes(body)
-
-
-def _detail(body: bytes) -> str:
-    """Return at most DETAIL_CHARS_MAX characters of what the other side says about its refusal."""
-    detail = wire.problem_detail(body)
-    if detail is None:
-        detail = body[: 4 * DETAIL_CHARS_MAX].decode("utf-8", "replace")
-    return printable(" ".join(detail[: 4 * DETAIL_CHARS_MAX].split()), DETAIL_CHARS_MAX) or "empty body"
-
-
-def _reason(error: Exception) -> str:
-    """Return the system's words for an error, if it has any.
-
-    aiohttp's own texts (`str(error)`, and `strerror` outside of connecting) may hold the whole URL, query
-    included, so they are not repeated.
-    """
-    if isinstance(error, aiohttp.ClientSSLError | aiohttp.ClientConnectorDNSError):
-        reason = error.os_error.strerror or str(error.os_error)  # their numbers are not the system's
-    elif isinstance(error, OSError):
-        reason = os.strerror(error.errno) if error.errno else ""
-    else:
-        reason = "" if isinstance(error, aiohttp.ClientError) else str(error)
-    return f": {reason}" if reason else ""

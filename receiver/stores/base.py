@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from asyncqueue.wire import Message
+from asyncqueue.wire_batch import Arrival
 
 __all__ = ["Arrival", "Effect", "InboxStore", "Kept", "Result", "Totals"]
 
@@ -26,15 +27,6 @@ class Result(StrEnum):
     DUPLICATE = "duplicate"
     CONFLICT = "conflict"
     EFFECT_FAILED = "effect-failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A message and the claim under which it was sent."""
-
-    message: Message
-    token: int | None
-    attempt: int | None
 
 
 @dataclass(frozen=True, slots=True)

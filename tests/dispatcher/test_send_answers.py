@@ -7,7 +7,8 @@ import pytest
 from send_servers import ACK, JOB, answer, other_job, raw_server, silent, until
 
 from asyncqueue import wire
-from asyncqueue.dispatcher.send import HttpSender, meaning_of
+from asyncqueue.dispatcher.meaning import meaning_of
+from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.retry import ACCEPTED, Certainty, Verdict
 
 OURS = wire.encode_problem(wire.CONFLICT, "qty is 5")

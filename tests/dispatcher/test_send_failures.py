@@ -10,7 +10,8 @@ import subprocess
 import pytest
 from send_servers import ACK, JOB, answer, free_port, other_job, raw_server, silent, until
 
-from asyncqueue.dispatcher.send import FAILURES, HttpSender
+from asyncqueue.dispatcher.meaning import FAILURES
+from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.retry import ACCEPTED, Certainty, Verdict
 
 RETRY_UNKNOWN = (Verdict.RETRY, Certainty.UNKNOWN)

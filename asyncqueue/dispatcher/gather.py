@@ -1,0 +1,186 @@
+"""Sends that wait at the same moment share one request. No wait is added to gather them.
+
+Knows nothing of HTTP: it forms the sets, lets each caller leave its own alone, and hands out the outcomes.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from asyncqueue.job import LeasedJob
+from asyncqueue.retry import Certainty, Outcome, Verdict
+
+__all__ = ["UNDER_WAY_MAX", "Gatherer", "Seat"]
+
+UNDER_WAY_MAX: Final = 4
+_BRACKETS: Final = 2
+
+_NOT_SENT: Final = Outcome(Verdict.HOLD, Certainty.NOT_SENT, "the sender was closed")
+_CUT_OFF: Final = Outcome(Verdict.RETRY, Certainty.UNKNOWN, "the sender was closed while the job was in flight")
+_OUT_OF_TIME: Final = Outcome(Verdict.RETRY, Certainty.UNKNOWN, "no answer before the deadline")
+_NEVER_BEGUN: Final = Outcome(Verdict.RETRY, Certainty.NOT_SENT, "deadline passed")
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """A job in a request, or waiting for one. `answer` None means: send it by itself.
+
+    `item` is the job as it is sent; `ends_at`, in loop seconds, is when nobody waits any more; `timer` ends a wait
+    that is shorter than the request's.
+    """
+
+    job: LeasedJob
+    item: bytes
+    ends_at: float
+    answer: "asyncio.Future[Outcome | None]"
+    ride: "_Ride | None" = None
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Ride:
+    """One request under way; `left` counts those who still wait for it."""
+
+    seats: list[Seat]
+    left: int
+    task: "asyncio.Task[None] | None" = None
+
+
+Post = Callable[[Sequence[Seat], float], Awaitable[Sequence[Outcome | None]]]
+
+
+class Gatherer:
+    """Forms requests of up to `jobs_max` jobs and `bytes_max` bytes and runs each through `post`.
+
+    `post(seats, timeout_s)` returns an outcome for each seat, in order. A full request leaves at once; of
+    others at most UNDER_WAY_MAX are under way, and what waits meanwhile goes together,
+    after `patience_s` at the latest. Who is left alone is told to go alone.
+    """
+
+    def __init__(self, post: Post, *, jobs_max: int, bytes_max: int, patience_s: float) -> None:
+        self.bytes_max = bytes_max
+        self._post = post
+        self._jobs_max = jobs_max
+        self._patience_s = patience_s
+        self._waiting: deque[Seat] = deque()
+        self._rides: set[_Ride] = set()
+        self._flush_soon: asyncio.Handle | None = None
+        self._flush_late: asyncio.TimerHandle | None = None
+
+    async def send(self, job: LeasedJob, item: bytes, ends_at: float, *, ends_early: bool) -> Outcome | None:
+        """Return what came of `job`, None if it must be sent by itself, at `ends_at` (loop seconds) at the latest.
+
+        `ends_early` marks a job that has less time than a request may take: its wait ends, the request goes on.
+        Cancelled, it leaves at once, and the request goes on for the others; the last to leave ends it.
+        """
+        loop = asyncio.get_running_loop()
+        seat = Seat(job, item, ends_at, loop.create_future())
+        if ends_early:
+            seat.timer = loop.call_at(ends_at, self._expire, seat)
+        self._waiting.append(seat)
+        if self._flush_soon is None and self._may_leave():
+            self._flush_soon = loop.call_soon(self._flush)
+        try:
+            return await seat.answer
+        except asyncio.CancelledError:
+            self._leave(seat)
+            raise
+        finally:
+            if seat.timer is not None:
+                seat.timer.cancel()
+
+    async def close(self) -> None:
+        """End every request under way, and every wait."""
+        for handle in (self._flush_soon, self._flush_late):
+            if handle is not None:
+                handle.cancel()
+        self._flush_soon = self._flush_late = None
+        while self._waiting:
+            _tell(self._waiting.popleft(), _NOT_SENT)
+        tasks = [ride.task for ride in self._rides if ride.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _may_leave(self) -> bool:
+        return len(self._rides) < UNDER_WAY_MAX or len(self._waiting) >= self._jobs_max
+
+    def _flush(self) -> None:
+        """Let leave what may: called once all who are ready in this turn of the loop have come."""
+        self._flush_soon = None
+        while self._waiting and self._may_leave():
+            self._start()
+        if self._waiting and self._flush_late is None:
+            self._flush_late = asyncio.get_running_loop().call_later(self._patience_s, self._flush_all)
+
+    def _flush_all(self) -> None:
+        """Let leave everybody: the requests under way take too long to be waited for."""
+        self._flush_late = None
+        while self._waiting:
+            self._start()
+
+    def _start(self) -> None:
+        seats = self._take()
+        if len(seats) == 1:
+            _tell(seats[0], None)
+        elif seats:
+            ride = _Ride(seats, len(seats))
+            for seat in seats:
+                seat.ride = ride
+            self._rides.add(ride)
+            ride.task = asyncio.create_task(self._carry(ride), name="asyncqueue-batch-request")
+
+    def _take(self) -> list[Seat]:
+        seats: list[Seat] = []
+        bytes_left = self.bytes_max - _BRACKETS
+        while self._waiting and len(seats) < self._jobs_max:
+            seat = self._waiting[0]
+            if not seat.answer.done():  # else it has left
+                bytes_left -= len(seat.item) + 1
+                if seats and bytes_left < 0:
+                    break
+                seats.append(seat)
+            self._waiting.popleft()
+        return seats
+
+    async def _carry(self, ride: _Ride) -> None:
+        seats = ride.seats
+        try:
+            outcomes = await self._post(seats, _ends_at(seats) - asyncio.get_running_loop().time())
+            for seat, outcome in zip(seats, outcomes, strict=True):
+                _tell(seat, outcome)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: every caller is told, none hangs
+            for seat in seats:
+                if not seat.answer.done():
+                    seat.answer.set_exception(error)
+        finally:
+            for seat in seats:
+                _tell(seat, _CUT_OFF)  # only if this task was cancelled
+            self._rides.discard(ride)
+            if self._waiting and self._flush_soon is None:
+                self._flush_soon = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _expire(self, seat: Seat) -> None:
+        if not seat.answer.done():
+            seat.answer.set_result(_NEVER_BEGUN if seat.ride is None else _OUT_OF_TIME)
+            self._leave(seat)
+
+    def _leave(self, seat: Seat) -> None:
+        ride = seat.ride
+        if ride is not None:
+            ride.left -= 1
+            if ride.left <= 0 and ride.task is not None:
+                ride.task.cancel()
+
+
+def _ends_at(seats: Sequence[Seat]) -> float:
+    """Return when a request must have ended: with its first job that has the whole time, else with the last."""
+    whole = next((seat.ends_at for seat in seats if seat.timer is None), None)
+    return max(seat.ends_at for seat in seats) if whole is None else whole
+
+
+def _tell(seat: Seat, outcome: Outcome | None) -> None:
+    if not seat.answer.done():
+        seat.answer.set_result(outcome)
