@@ -114,8 +114,9 @@ class HttpSender:
 
     `url` is http or https with a host, without credentials and fragment. `ack="echo"` acknowledges only a 2xx
     that echoes id and qty (`wire.is_ack`), `ack="status"` any 2xx. `timeout_ms` 1 ms to 24 h is for the whole
-    exchange, `connect_timeout_ms` 1..timeout_ms for name lookup, connect and TLS. `clock` must be the one that
-    job deadlines are measured by. Concurrency is the caller's: nothing here waits for a free connection.
+    exchange, `connect_timeout_ms` 1..timeout_ms for name lookup, connect and TLS. `clock` is for a queue that was
+    given one: the same; without it, deadlines are reckoned from the lease, by the store's clock. Concurrency is the
+    caller's: nothing here waits for a free connection.
 
     Raises `ConfigError` (one line, without the URL) for anything else.
 
@@ -141,6 +142,7 @@ class HttpSender:
         self._timeout_ms = _checked_ms("timeout_ms", timeout_ms, TIMEOUT_MS)
         self._connect_ms = _checked_ms("connect_timeout_ms", connect_timeout_ms, Range(1, timeout_ms))
         self._clock = clock or SystemClock()
+        self._judges_deadlines = clock is not None
         self._timeout = self._timeout_of(timeout_ms)
         self._session: aiohttp.ClientSession | None = None
 
@@ -182,7 +184,7 @@ class HttpSender:
             return _NOT_OPEN
         status = None
         try:
-            left_ms = job.deadline - self._clock.now_ms()
+            left_ms = self._left_ms(job)
             if left_ms <= 0:
                 return _DEADLINE_PASSED
             response = await self._session.post(
@@ -199,6 +201,15 @@ class HttpSender:
             return self._not_acknowledged(response, body)
         except Exception as error:  # noqa: BLE001 - an unknown error is recorded and tried again, never silent
             return self._failed(error, status)
+
+    def _left_ms(self, job: LeasedJob) -> int:
+        """Return the time to the job's deadline; it goes out as soon as it is claimed.
+
+        Reckoned from the lease, whose span the store told: the store's clock may be another host's.
+        """
+        if self._judges_deadlines:
+            return job.deadline - self._clock.now_ms()
+        return job.deadline - job.lease_until + job.lease_ms
 
     def _not_acknowledged(self, response: aiohttp.ClientResponse, body: bytes) -> Outcome:
         meaning = meaning_of(response.status, body)
