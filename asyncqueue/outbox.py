@@ -9,8 +9,8 @@
         await outbox.enqueue_async(session, "order-41", 3, via=queue)
 
 The outbox never begins, commits or rolls back. Whatever it raises, the transaction is still the caller's to go on
-with or to roll back; only where SQLite itself gives it up (no room on the disk, say) is it gone, and the error
-says so.
+with or to roll back; only where the database itself gives it up (no room on the disk, say; any error of the server
+on PostgreSQL) is it gone, and the error says so.
 """
 
 from dataclasses import replace
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import sqlite3
 
     import aiosqlite
+    import asyncpg
+    import psycopg
     import sqlalchemy
     from sqlalchemy import orm
     from sqlalchemy.ext import asyncio as alchemy
@@ -43,9 +45,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncConnection", "SyncConnection", "enqueue", "enqueue_async"]
 
-SyncConnection: TypeAlias = "sqlite3.Connection | sqlalchemy.Connection | orm.Session | orm.scoped_session[Any]"
+SyncConnection: TypeAlias = (
+    "sqlite3.Connection | psycopg.Connection[Any] | sqlalchemy.Connection | orm.Session | orm.scoped_session[Any]"
+)
 AsyncConnection: TypeAlias = (
-    "aiosqlite.Connection | alchemy.AsyncConnection | alchemy.AsyncSession | alchemy.async_scoped_session[Any]"
+    "aiosqlite.Connection | asyncpg.Connection | psycopg.AsyncConnection[Any] | alchemy.AsyncConnection"
+    " | alchemy.AsyncSession | alchemy.async_scoped_session[Any]"
 )
 
 _MAX_PENDING = Range(1, 2**63 - 1)
@@ -66,6 +71,7 @@ def enqueue(  # noqa: PLR0913 - the job's own fields, all but two by name
     via: "Queue | None" = None,
     max_pending: int | None = None,
     clock: Clock | None = None,
+    schema: str | None = None,
 ) -> bool:
     """Put one job in as part of `connection`'s open transaction; the same fields and answers as `Queue.enqueue`.
 
@@ -78,11 +84,13 @@ def enqueue(  # noqa: PLR0913 - the job's own fields, all but two by name
     `via` names the open queue on the same database, if this process has one: its `max_pending` and its clock hold
     unless others are given, and its dispatchers are woken by the commit of a SQLAlchemy session. Other connections
     do not tell of their commit: dispatchers see it at their next poll (`poll_ms`, 25 by default), or at once after
-    `via.wake()`. SQLite connections belong to one thread; so does this call.
+    `via.wake()`; on PostgreSQL the commit itself tells those who listen. `schema` is where the queue's tables are
+    on PostgreSQL, if neither `via` says it nor it is `asyncqueue`. SQLite connections belong to one thread; so
+    does this call.
     """
     job = NewJob(id, qty, encode_payload(payload), queue, kind, priority, delay_ms, ttl_ms, max_attempts)
     job.check()
-    terms = _terms(via, max_pending, clock)
+    terms = _terms(via, max_pending, clock, schema)
     outbox = outbox_for(connection)
     if not isinstance(outbox, SyncOutbox):
         raise UnsupportedConnection(f"{_name(connection)} is async: use `await outbox.enqueue_async(...)`")
@@ -104,6 +112,7 @@ async def enqueue_async(  # noqa: PLR0913 - the job's own fields, all but two by
     via: "Queue | None" = None,
     max_pending: int | None = None,
     clock: Clock | None = None,
+    schema: str | None = None,
 ) -> bool:
     """Put one job in as part of an async `connection`'s open transaction; see `enqueue`.
 
@@ -111,19 +120,23 @@ async def enqueue_async(  # noqa: PLR0913 - the job's own fields, all but two by
     """
     job = NewJob(id, qty, encode_payload(payload), queue, kind, priority, delay_ms, ttl_ms, max_attempts)
     job.check()
-    terms = _terms(via, max_pending, clock)
+    terms = _terms(via, max_pending, clock, schema)
     outbox = outbox_for(connection)
     if not isinstance(outbox, AsyncOutbox):
         raise UnsupportedConnection(f"{_name(connection)} is not async: use `outbox.enqueue(...)`, without await")
     return await outbox.enqueue_async(job, terms)
 
 
-def _terms(via: "Queue | None", max_pending: int | None, clock: Clock | None) -> Terms:
+def _terms(via: "Queue | None", max_pending: int | None, clock: Clock | None, schema: str | None) -> Terms:
     terms = Terms() if via is None else via.outbox_terms
     if max_pending is not None:
         check_int("max_pending", max_pending, _MAX_PENDING)
-        terms = replace(terms, max_pending=max_pending)
-    return terms if clock is None else replace(terms, clock=clock)
+    return replace(
+        terms,
+        clock=clock or terms.clock,
+        max_pending=terms.max_pending if max_pending is None else max_pending,
+        schema=schema or terms.schema,
+    )
 
 
 def _name(connection: object) -> str:

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 import click
 
-from asyncqueue.errors import AsyncQueueError, ConfigError, InvalidJob, NotAQueue
+from asyncqueue.errors import AsyncQueueError, ConfigError, InvalidJob, NotAQueue, StoreDenied
 from asyncqueue.job import printable
 
 __all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "OK", "PIPE_GONE", "Failed", "Interrupted", "run", "say"]
@@ -25,7 +25,7 @@ BAD_INPUT: Final = 2
 INTERRUPTED: Final = 130
 PIPE_GONE: Final = 141
 
-_THE_USERS: Final = (ConfigError, InvalidJob, NotAQueue)
+_THE_USERS: Final = (ConfigError, InvalidJob, NotAQueue, StoreDenied)
 # What the system may answer to a path or a port that the user gave, and what can be done about it.
 _ADVICE: Final = {
     errno.ENOENT: "check the path",

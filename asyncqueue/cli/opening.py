@@ -1,6 +1,7 @@
 """How a command opens a queue that is there: nothing is created, and the file keeps its journal mode."""
 
 from contextlib import AbstractAsyncContextManager
+from urllib.parse import urlsplit
 
 from asyncqueue.cli.failure import Failed
 from asyncqueue.queue import Queue
@@ -9,15 +10,23 @@ __all__ = ["existing", "no_such_job", "no_such_queue"]
 
 
 def existing(db: str) -> AbstractAsyncContextManager[Queue]:
-    """Open the queue in the file `db`. Raises `NotAQueue` if there is none."""
+    """Open the queue at `db`, a file or a URL. Raises `NotAQueue` if there is none."""
     return Queue.open(db, journal="keep", create=False)
 
 
 def no_such_job(db: str, id: str) -> Failed:
     """Return the error for an id that nobody has."""
-    return Failed(f"job {id}: no such job in {db}: see 'asyncqueue job list'")
+    return Failed(f"job {id}: no such job in {_shown(db)}: see 'asyncqueue job list'")
 
 
 def no_such_queue(db: str, name: str) -> Failed:
     """Return the error for a queue that was never used."""
-    return Failed(f"queue {name}: no such queue in {db}: see 'asyncqueue queue list'")
+    return Failed(f"queue {name}: no such queue in {_shown(db)}: see 'asyncqueue queue list'")
+
+
+def _shown(db: str) -> str:
+    """Return how messages call the database: never with a password."""
+    if "://" not in db:
+        return db
+    parts = urlsplit(db)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()

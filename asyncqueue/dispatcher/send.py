@@ -47,8 +47,9 @@ class HttpSender:
 
     `url` is http or https with a host, without credentials and fragment. `ack="echo"` acknowledges only a 2xx
     that echoes id and qty (`wire.is_ack`), `ack="status"` any 2xx. `timeout_ms` 1 ms to 24 h is for the whole
-    exchange, `connect_timeout_ms` 1..timeout_ms for name lookup, connect and TLS. `clock` must be the one that
-    job deadlines are measured by. Concurrency is the caller's: nothing here waits for a free connection.
+    exchange, `connect_timeout_ms` 1..timeout_ms for name lookup, connect and TLS. `clock` is for a queue that was
+    given one: the same; without it, deadlines are reckoned from the lease, by the store's clock. Concurrency is the
+    caller's: nothing here waits for a free connection.
 
     With `batch` above 1 (to 1000; only with `ack="echo"`), jobs that wait at the same moment go together, up to so
     many and 1 MiB in one POST to `<url>/batch`; each still has its own outcome, deadline and cancellation. A job
@@ -81,6 +82,7 @@ class HttpSender:
         self._timeout_ms = _checked("timeout_ms", timeout_ms, TIMEOUT_MS)
         self._connect_ms = _checked("connect_timeout_ms", connect_timeout_ms, Range(1, timeout_ms))
         self._clock = clock or SystemClock()
+        self._judges_deadlines = clock is not None
         self._timeout = self._timeout_of(timeout_ms)
         self._session: aiohttp.ClientSession | None = None
         _checked("batch", batch, BATCH)
@@ -146,7 +148,7 @@ class HttpSender:
             return _NOT_OPEN
         status = None
         try:
-            left_ms = job.deadline - self._clock.now_ms()
+            left_ms = self._left_ms(job)
             if left_ms <= 0:
                 return _DEADLINE_PASSED
             left_ms = min(left_ms, most_ms)
@@ -166,7 +168,7 @@ class HttpSender:
             return self._failed(error, status)
 
     async def _send_together(self, gatherer: Gatherer, job: LeasedJob, ends_at: float) -> Outcome | None:
-        left_ms = job.deadline - self._clock.now_ms()
+        left_ms = self._left_ms(job)
         if left_ms <= 0:
             return _DEADLINE_PASSED
         item = wire_batch.encode_item(job.id, job.qty, job.payload, job.token, job.attempt)
@@ -202,6 +204,15 @@ class HttpSender:
             self._offer.withdrawn(status, whole.error)
             return [None] * len(seats)
         return [whole] * len(seats)
+
+    def _left_ms(self, job: LeasedJob) -> int:
+        """Return the time to the job's deadline; it goes out as soon as it is claimed.
+
+        Reckoned from the lease, whose span the store told: the store's clock may be another host's.
+        """
+        if self._judges_deadlines:
+            return job.deadline - self._clock.now_ms()
+        return job.deadline - job.lease_until + job.lease_ms
 
     def _not_acknowledged(self, response: aiohttp.ClientResponse, body: bytes) -> Outcome:
         meaning = meaning_of(response.status, body)

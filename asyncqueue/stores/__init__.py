@@ -60,13 +60,19 @@ def outbox_for(connection: object) -> SyncOutbox | AsyncOutbox:
     Raises `UnsupportedConnection` for an object that is no connection of a known kind.
     """
     found = sqlite_outbox.outbox_for(connection)
+    if found is None and (_comes_from(connection, "asyncpg") or _comes_from(connection, "psycopg")):
+        try:
+            from asyncqueue.stores.postgres import outbox as postgres_outbox  # noqa: PLC0415 - as above
+        except ModuleNotFoundError:
+            raise ConfigError(_DRIVER_MISSING) from None
+        found = postgres_outbox.outbox_for(connection)
     if found is None and _comes_from(connection, "sqlalchemy"):
         from asyncqueue.stores import alchemy  # noqa: PLC0415 - SQLAlchemy is installed only where it is used
 
         found = alchemy.outbox_for(connection)
     if found is None:
         name = type(connection).__qualname__
-        kinds = "a sqlite3 or aiosqlite connection, or a SQLAlchemy connection or session"
+        kinds = "a sqlite3, aiosqlite, asyncpg or psycopg connection, or a SQLAlchemy connection or session"
         raise UnsupportedConnection(f"the outbox takes {kinds}, not an object of type {name}")
     return found
 

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import (
     DBAPIError,
     InvalidRequestError,
@@ -84,8 +84,10 @@ def _begun(handle: Connection | Session) -> Connection:
 
 
 def _put(connection: Connection, job: NewJob, terms: Terms) -> bool:
+    if connection.dialect.name == "postgresql":
+        return _put_postgres(connection, job, terms)
     if connection.dialect.name != "sqlite":
-        raise UnsupportedConnection(f"a connection of {connection.dialect.name}: only SQLite is supported so far")
+        raise UnsupportedConnection(f"a connection of {connection.dialect.name}: give one of SQLite or PostgreSQL")
     driver: Any = connection.connection.driver_connection
 
     def execute(sql: str, parameters: dict[str, Any]) -> list[Any]:
@@ -96,6 +98,33 @@ def _put(connection: Connection, job: NewJob, terms: Terms) -> bool:
             raise (error.orig or error) from error
 
     return sqlite.put(execute, lambda: bool(driver.in_transaction), job, terms)
+
+
+def _put_postgres(connection: Connection, job: NewJob, terms: Terms) -> bool:
+    from asyncqueue.stores.postgres import outbox as postgres  # noqa: PLC0415 - needs its driver
+
+    driver: Any = connection.connection.driver_connection
+
+    def in_transaction() -> bool:
+        if hasattr(driver, "is_in_transaction"):
+            return bool(driver.is_in_transaction())
+        return bool(driver.info.transaction_status)
+
+    def execute(sql: str, arguments: tuple[Any, ...]) -> list[Any]:
+        statement, names = postgres.with_names(sql, arguments, ":{} ")
+        result = connection.execute(text(statement), names)
+        return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
+
+    try:
+        return postgres.put(execute, in_transaction, job, terms)
+    except DBAPIError as error:
+        raise postgres.failure(_driver_error(error)) from error
+
+
+def _driver_error(error: DBAPIError) -> BaseException:
+    """Return what the driver said: SQLAlchemy wraps asyncpg's errors once more."""
+    original = error.orig or error
+    return original.__cause__ if getattr(original, "__cause__", None) is not None else original  # type: ignore[return-value]
 
 
 def _refuse(error: SQLAlchemyError) -> NoReturn:

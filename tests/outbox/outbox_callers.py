@@ -3,11 +3,14 @@
 import sqlite3
 
 import aiosqlite
+import asyncpg
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from asyncqueue import outbox
+from tests.store.raw import schema_of, server_of
 
 ROW = "INSERT INTO orders (id) VALUES ('{}')"
 
@@ -138,7 +141,101 @@ class AlchemyAsyncSession(AlchemyAsync):
         return self
 
 
-KINDS = (
+class _InSchema:
+    async def enqueue(self, *args, **fields):
+        return outbox.enqueue(self.connection, *args, schema=self.schema, **fields)
+
+
+class _AsyncInSchema:
+    async def enqueue(self, *args, **fields):
+        return await outbox.enqueue_async(self.connection, *args, schema=self.schema, **fields)
+
+
+class Asyncpg(_AsyncInSchema, Aiosqlite):
+    async def open(self, url):
+        self.schema = schema_of(url)
+        self.connection = await asyncpg.connect(server_of(url), server_settings={"search_path": self.schema})
+        return self
+
+    async def begin(self):
+        self.transaction = self.connection.transaction()
+        await self.transaction.start()
+
+    async def insert(self, job_id):
+        await self.connection.execute(ROW.format(job_id))
+
+    async def commit(self):
+        await self.transaction.commit()
+
+    async def rollback(self):
+        await self.transaction.rollback()
+
+
+class Psycopg(_InSchema, Sqlite3):
+    """psycopg as it comes: a transaction begins with the first statement."""
+
+    async def open(self, url):
+        self.schema = schema_of(url)
+        self.connection = psycopg.connect(server_of(url), options=f"-csearch_path={self.schema}")
+        return self
+
+    async def begin(self):
+        pass
+
+
+class AsyncPsycopg(_AsyncInSchema, Aiosqlite):
+    async def open(self, url):
+        self.schema = schema_of(url)
+        options = f"-csearch_path={self.schema}"
+        self.connection = await psycopg.AsyncConnection.connect(server_of(url), options=options)
+        return self
+
+    async def begin(self):
+        pass
+
+    async def insert(self, job_id):
+        await self.connection.execute(ROW.format(job_id))
+
+
+class AlchemyPsycopg(_InSchema, Alchemy):
+    async def open(self, url):
+        self.schema = schema_of(url)
+        self.engine = sa.create_engine(
+            server_of(url).replace("postgresql:", "postgresql+psycopg:"),
+            connect_args={"options": f"-csearch_path={self.schema}"},
+        )
+        self.connection = self.engine.connect()
+        return self
+
+
+class AlchemyPsycopgSession(AlchemyPsycopg):
+    async def open(self, url):
+        await super().open(url)
+        self.connection.close()
+        self.connection = Session(self.engine)
+        return self
+
+
+class AlchemyAsyncpg(_AsyncInSchema, AlchemyAsync):
+    async def open(self, url):
+        self.schema = schema_of(url)
+        self.engine = create_async_engine(
+            server_of(url).replace("postgresql:", "postgresql+asyncpg:"),
+            connect_args={"server_settings": {"search_path": self.schema}},
+        )
+        self.connection = await self.engine.connect()
+        return self
+
+
+class AlchemyAsyncpgSession(AlchemyAsyncpg):
+    async def open(self, url):
+        await super().open(url)
+        await self.connection.close()
+        self.connection = AsyncSession(self.engine)
+        return self
+
+
+SQLITE = (
     Sqlite3,
     Sqlite3Legacy,
     Aiosqlite,
@@ -148,3 +245,13 @@ KINDS = (
     AlchemyAsync,
     AlchemyAsyncSession,
 )
+POSTGRES = (
+    Asyncpg,
+    Psycopg,
+    AsyncPsycopg,
+    AlchemyPsycopg,
+    AlchemyPsycopgSession,
+    AlchemyAsyncpg,
+    AlchemyAsyncpgSession,
+)
+KINDS = (*SQLITE, *POSTGRES)

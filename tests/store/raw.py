@@ -44,15 +44,23 @@ class SqliteRaw:
         )
 
 
+def server_of(url):
+    """The server and database of a queue's URL, without the options."""
+    return urlsplit(url)._replace(query="").geturl()
+
+
+def schema_of(url):
+    return parse_qs(urlsplit(url).query)["schema"][0]
+
+
 class PostgresRaw:
     IntegrityError = psycopg.IntegrityError
     ask = "fetch"
     refusal = BadEffect
 
     def __init__(self, url):
-        parts = urlsplit(url)
-        self.schema = parse_qs(parts.query)["schema"][0]
-        self._server = parts._replace(query="").geturl()
+        self.schema = schema_of(url)
+        self._server = server_of(url)
 
     def connect(self):
         return psycopg.connect(self._server, autocommit=True, options=f"-csearch_path={self.schema}")

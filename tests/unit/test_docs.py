@@ -36,6 +36,18 @@ async def test_the_embedding_example_of_the_readme_runs(tmp_path, monkeypatch, c
     assert "Status.DONE" in capsys.readouterr().out
 
 
+async def test_the_embedding_example_of_the_readme_runs_unchanged_with_a_postgresql_url(
+    tmp_path, postgres_url, capsys
+):
+    example = _readme_blocks()[0].replace('"jobs.db"', repr(postgres_url))
+    assert postgres_url in example
+    scope: dict = {}
+    exec(example, scope)
+    async with TestServer(receiver.create_app(tmp_path / "inbox.db")) as server:
+        await scope["main"](str(server.make_url("/inbox")))
+    assert "Status.DONE" in capsys.readouterr().out
+
+
 async def test_the_mounting_example_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope: dict = {}

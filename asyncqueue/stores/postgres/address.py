@@ -12,13 +12,19 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from asyncqueue.errors import ConfigError
 
-__all__ = ["DEFAULT_SCHEMA", "SCHEMES", "Address"]
+__all__ = ["DEFAULT_SCHEMA", "SCHEMES", "Address", "check_schema"]
 
 SCHEMES: Final = ("postgresql://", "postgres://")
 DEFAULT_SCHEMA: Final = "asyncqueue"
 
 _SCHEMA: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")  # no quotes needed, and room for a suffix
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+def check_schema(name: str) -> None:
+    """Raise `ConfigError` unless `name` can be a schema's name without quotes."""
+    if not _SCHEMA.fullmatch(name):
+        raise ConfigError("schema must be 1-48 characters of a-z 0-9 _, not starting with a digit or pg_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,7 @@ class Address:
             raise ConfigError(f"not a URL of a PostgreSQL server: {shown!r}")
         ours = {name: value for name, value in query if name in ("schema", "pgbouncer")}
         schema = ours.get("schema", DEFAULT_SCHEMA)
-        if not _SCHEMA.fullmatch(schema):
-            raise ConfigError(
-                f"{shown}: schema must be 1-48 characters of a-z 0-9 _, not starting with a digit or pg_"
-            )
+        check_schema(schema)
         pooled = ours.get("pgbouncer", "false").lower()
         if pooled not in _FLAGS:
             raise ConfigError(f"{shown}: pgbouncer must be true or false")

@@ -34,7 +34,7 @@ from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.address import DEFAULT_SCHEMA, Address
 from asyncqueue.stores.shield import shielded
 
-__all__ = ["Connection", "Database", "Profile", "Trouble", "Work", "in_schema", "judged"]
+__all__ = ["Connection", "Database", "Profile", "Trouble", "Work", "by_state", "in_schema", "judged"]
 
 T = TypeVar("T")
 Connection = Any
@@ -100,15 +100,15 @@ def in_schema(text: str, schema: str) -> str:
 def judged(error: BaseException, where: str) -> Trouble | None:
     """Return what to make of an error of the driver or the network, None for any other."""
     if isinstance(error, asyncpg.PostgresError) and not isinstance(error, _STALE_PLANS):
-        return _by_state(error, where)
+        return by_state(error.sqlstate or "", error, where)
     for kinds, trouble in _BY_KIND:
         if isinstance(error, kinds):
             return trouble(error, where)
     return None
 
 
-def _by_state(error: asyncpg.PostgresError, where: str) -> Trouble:
-    state: str = error.sqlstate or ""
+def by_state(state: str, error: BaseException, where: str) -> Trouble:
+    """Return what to make of an error with this SQLSTATE, whatever driver it comes from."""
     text = f"{where}: {_line(error)}"
     if state in _CONTENTION:
         return Trouble(StoreBusy(f"{text}; other writers were in the way, try again"), passes=True)
@@ -258,18 +258,19 @@ class Database:
         }
 
     async def _first_contact(self) -> None:
-        try:
-            self._pool = asyncpg.create_pool(
-                min_size=0, max_size=self.profile.connections, reset=_nothing, **self._how()
-            )
-        except (ValueError, ClientConfigurationError) as error:
-            raise ConfigError(f"{self.address.shown}: {_line(error)}") from None
+        self._pool = asyncpg.create_pool(
+            min_size=0, max_size=self.profile.connections, reset=_nothing, **self._how()
+        )
         until = time.monotonic() + self.profile.patience_ms / 1000
+        await self._pool  # connects to nobody yet
         try:
-            await self._pool
-        except BaseException as error:
-            raise self._typed(error) from error
-        await self._patiently(lambda: self._look(until), until, is_opening=True)
+            await self._patiently(lambda: self._look(until), until, is_opening=True)
+        except ValueError as error:  # the driver's word for a URL that it cannot read
+            raise (
+                error
+                if isinstance(error, ConfigError)
+                else ConfigError(f"{self.address.shown}: not a URL that the driver understands")
+            ) from None
 
     async def _look(self, until: float) -> None:
         async with self._borrowed(until) as connection:
@@ -377,10 +378,6 @@ class Database:
             self.retries += 1
             await asyncio.sleep(random.uniform(0, pause_s))  # noqa: S311 - jitter, not a secret
             pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-
-    def _typed(self, error: BaseException) -> BaseException:
-        trouble = judged(error, self.address.shown)
-        return error if trouble is None else trouble.error
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

@@ -35,6 +35,7 @@ __all__ = [
     "NEXT_DUE",
     "NEXT_DUE_OF_KINDS",
     "NOW",
+    "OUTBOX_LOOK",
     "PAUSE",
     "PENDING",
     "PENDING_TURN",
@@ -124,7 +125,7 @@ ON CONFLICT (part) DO UPDATE SET version = excluded.version
 """
 MIGRATE_TURN: Final = "SELECT pg_advisory_xact_lock(hashtextextended('asyncqueue schema ' || $1, 0))"
 
-_NOW: Final = "coalesce($1::bigint, asyncqueue.now_ms())"
+_NOW: Final = "(SELECT coalesce($1::bigint, asyncqueue.now_ms()))"  # a SELECT: worked out once, not once a row
 
 # --- enqueue -----------------------------------------------------------------------------------------
 
@@ -144,6 +145,12 @@ ON CONFLICT (id) DO NOTHING
 RETURNING id
 """  # noqa: S608 - a constant, joined from a constant
 EXISTING: Final = "SELECT id, qty, queue, kind, payload FROM asyncqueue.jobs WHERE id = ANY($1::text[])"
+
+# What an outbox must know; the time is that of the call, however long the caller's transaction is open already.
+OUTBOX_LOOK: Final = """
+SELECT version, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+FROM asyncqueue.versions WHERE part = $1
+"""
 
 PENDING: Final = "SELECT coalesce(sum(jobs), 0)::bigint FROM asyncqueue.counts WHERE status = 'pending'"
 # With a bound, those who enqueue come one after the other: else each would find the same room.

@@ -1,0 +1,79 @@
+"""psycopg's connections as an outbox. Imported only for a caller's object that comes from psycopg."""
+
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from asyncqueue.errors import AsyncQueueError
+from asyncqueue.job import NewJob
+from asyncqueue.stores.base import AsyncOutbox, SyncOutbox, Terms
+from asyncqueue.stores.postgres import outbox
+
+__all__ = ["AsyncPsycopgOutbox", "PsycopgOutbox", "outbox_for"]
+
+
+def outbox_for(connection: object) -> SyncOutbox | AsyncOutbox | None:
+    """Return the outbox of a connection of psycopg, None for any other object."""
+    if isinstance(connection, psycopg.Connection):
+        return PsycopgOutbox(connection)
+    if isinstance(connection, psycopg.AsyncConnection):
+        return AsyncPsycopgOutbox(connection)
+    return None
+
+
+class PsycopgOutbox:
+    """A `psycopg.Connection` of the caller's."""
+
+    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+        self._connection = connection
+
+    def enqueue(self, job: NewJob, terms: Terms) -> bool:
+        """See `stores.base.SyncOutbox`."""
+        try:
+            return outbox.put(self._execute, lambda: is_begun(self._connection), job, terms)
+        except AsyncQueueError:
+            raise
+        except psycopg.Error as error:
+            raise outbox.failure(error) from error
+
+    def _execute(self, sql: str, arguments: tuple[Any, ...]) -> list[Any]:
+        text, names = outbox.with_names(sql, arguments, "%({})s")
+        with self._connection.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(text, names)
+            return cursor.fetchall() if cursor.description else []
+
+
+class AsyncPsycopgOutbox:
+    """A `psycopg.AsyncConnection` of the caller's."""
+
+    def __init__(self, connection: "psycopg.AsyncConnection[Any]") -> None:
+        self._connection = connection
+
+    async def enqueue_async(self, job: NewJob, terms: Terms) -> bool:
+        """See `stores.base.AsyncOutbox`."""
+        try:
+            story = outbox.telling(job, terms, lambda: is_begun(self._connection))
+            rows: list[Any] | None = None
+            while True:
+                try:
+                    sql, arguments = story.send(rows)
+                except StopIteration as end:
+                    return bool(end.value)
+                rows = await self._execute(sql, arguments)
+        except AsyncQueueError:
+            raise
+        except psycopg.Error as error:
+            raise outbox.failure(error) from error
+
+    async def _execute(self, sql: str, arguments: tuple[Any, ...]) -> list[Any]:
+        text, names = outbox.with_names(sql, arguments, "%({})s")
+        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(text, names)
+            return await cursor.fetchall() if cursor.description else []
+
+
+def is_begun(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> bool:
+    """Tell whether a transaction is open."""
+    return connection.info.transaction_status != TransactionStatus.IDLE

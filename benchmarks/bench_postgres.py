@@ -1,0 +1,231 @@
+"""What a queue on PostgreSQL costs: one claim in a million rows, a batch, and both after millions of jobs.
+
+`shapes`: the whole statement that claims 1 or 64 jobs, rolled back, in four shapes of the jobs table. `rates`:
+jobs enqueued and drained (claim and finish, no delivery) a second, and a thousand concurrent callers. `churn`: the
+claim's p99 while --jobs jobs go through a queue with a standing backlog, first twentieth against the last.
+
+Runs on a server of its own (fsync and synchronous_commit on, otherwise as shipped), or on --url.
+"""
+
+import argparse
+import asyncio
+import itertools
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from asyncqueue import Queue
+from asyncqueue.job import NewJob, Report
+from asyncqueue.stores.postgres import statements
+from asyncqueue.stores.postgres.address import Address
+from asyncqueue.stores.postgres.connection import in_schema
+from benchmarks.harness import machine, table
+from tests.postgres_server import Server
+
+PARTS = ("shapes", "rates", "churn")
+LATER_MS = 4_000_000_000_000
+BACKLOG = 5_000
+BATCH = 256
+
+FILL = """
+INSERT INTO asyncqueue.jobs (id, qty, status, attempts, max_attempts, token, available_at, deadline)
+SELECT $1 || i, 1, $2, 0, 5, 0, $3, 9000000000000 FROM generate_series(1, $4::int) AS i
+"""
+
+
+def shapes(rows: int) -> dict[str, list[tuple[str, int, int]]]:
+    """Return, for each shape, its runs of rows in seq order: (status, available_at, count)."""
+    return {
+        "1k ready": [("pending", 0, 1_000)],
+        f"{rows:,} done + 1k ready": [("done", 0, rows), ("pending", 0, 1_000)],
+        f"{rows:,} ready": [("pending", 0, rows)],
+        f"{rows:,} delayed before 1k ready": [("pending", LATER_MS, rows), ("pending", 0, 1_000)],
+        f"{rows // 2:,} delayed before {rows // 2:,} ready": [
+            ("pending", LATER_MS, rows // 2),
+            ("pending", 0, rows // 2),
+        ],
+    }
+
+
+class Bench:
+    """A server, and fresh schemas in it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._numbers = itertools.count()
+
+    def fresh(self) -> str:
+        """Return the URL of a schema that does not exist yet."""
+        glue = "&" if "?" in self._url else "?"
+        return f"{self._url}{glue}schema=bench_{os.getpid()}_{next(self._numbers)}"
+
+    async def connect(self, url: str) -> tuple[Any, str]:
+        """Return a connection set up like the store's own, and the schema."""
+        address = Address.parse(url)
+        settings = statements.settings(600_000)
+        return await asyncpg.connect(address.dsn, server_settings=settings), address.schema
+
+    async def drop(self, url: str) -> None:
+        """Delete the schema."""
+        connection, schema = await self.connect(url)
+        await connection.execute(f"DROP SCHEMA {schema} CASCADE")
+        await connection.close()
+
+
+async def claim_cost(bench: Bench, runs: list[tuple[str, int, int]], repetitions: int) -> list[list[float]]:
+    """Return the milliseconds of each claim of 1 and of each claim of 64."""
+    url = bench.fresh()
+    async with Queue.open(url):
+        pass
+    connection, schema = await bench.connect(url)
+    for number, (status, due_ms, count) in enumerate(runs):
+        await connection.execute(in_schema(FILL, schema), f"r{number}-", status, due_ms, count)
+    await connection.execute(in_schema("VACUUM ANALYZE asyncqueue.jobs", schema))
+    claim = in_schema(statements.CLAIM, schema)
+    times_ms: list[list[float]] = [[], []]
+    for limit, times in zip((1, 64), times_ms, strict=True):
+        for repetition in range(repetitions + 3):
+            transaction = connection.transaction()
+            await transaction.start()
+            started = time.perf_counter()
+            found = await connection.fetch(claim, None, ["default"], [limit], None, "w", 30_000)
+            if repetition >= 3:  # plans made, pages in
+                times.append((time.perf_counter() - started) * 1000)
+            await transaction.rollback()
+            if len(found) != limit:
+                raise SystemExit(f"found {len(found)} jobs, not {limit}")
+    await connection.close()
+    await bench.drop(url)
+    return times_ms
+
+
+async def run_shapes(bench: Bench, rows: int, repetitions: int) -> None:
+    lines, worst = [], 0.0
+    for name, runs in shapes(rows).items():
+        one, many = await claim_cost(bench, runs, repetitions)
+        worst = max(worst, statistics.median(one))
+        lines.append((name, f"{statistics.median(one):.2f}", f"{max(one):.2f}", f"{statistics.median(many):.2f}"))
+        print(f"  {name}: {statistics.median(one):.2f} ms", flush=True)
+    header = ("shape", "claim 1, median ms", "slowest", "claim 64, median ms")
+    print("\n" + table(header, lines))
+    print(f"\nworst shape: {worst:.2f} ms for one job\n")
+
+
+async def enqueue(queue: Queue, first: int, count: int) -> None:
+    for start in range(first, first + count, 1_000):
+        await queue.enqueue_many([NewJob(f"j{n:09}", 1) for n in range(start, min(start + 1_000, first + count))])
+
+
+async def drain(queue: Queue, batch: int) -> int:
+    """Claim and finish until nothing is left; whoever finishes claims in the same commit."""
+    done = 0
+    held = await queue.claim("w", limit=batch)
+    while held:
+        reports = [Report.ok(job) for job in held]
+        _, held = await asyncio.gather(queue.finish_many(reports), queue.claim("w", limit=batch))
+        done += len(reports)
+    return done
+
+
+async def run_rates(bench: Bench, jobs: int) -> None:
+    lines = []
+    url = bench.fresh()
+    async with Queue.open(url) as queue:
+        started = time.perf_counter()
+        await asyncio.gather(*(queue.enqueue(f"one-{n}", 1) for n in range(1_000)))
+        lines.append(("1,000 concurrent callers of enqueue", f"{1_000 / (time.perf_counter() - started):,.0f}"))
+        await drain(queue, BATCH)
+        started = time.perf_counter()
+        await enqueue(queue, 0, jobs)
+        lines.append(("enqueue_many, 1,000 a call", f"{jobs / (time.perf_counter() - started):,.0f}"))
+        for number, batch in enumerate((64, BATCH, 1_024)):
+            if number:
+                await enqueue(queue, jobs * number, jobs)
+            started = time.perf_counter()
+            done = await drain(queue, batch)
+            lines.append((f"drain, {batch} at a time", f"{done / (time.perf_counter() - started):,.0f}"))
+    await bench.drop(url)
+    print(table(("what", "jobs/s"), lines) + "\n")
+
+
+async def run_churn(bench: Bench, jobs: int) -> None:
+    """Keep a backlog while jobs pass through, and time each claim."""
+    url = bench.fresh()
+    backlog = min(BACKLOG, jobs // 4)
+    times_ms: list[float] = []
+    async with Queue.open(url) as queue:
+        await enqueue(queue, 0, backlog)
+        added, done = backlog, 0
+        started = time.perf_counter()
+        while done < jobs:
+            at = time.perf_counter()
+            held = await queue.claim("w", limit=BATCH)
+            times_ms.append((time.perf_counter() - at) * 1000)
+            await queue.finish_many([Report.ok(job) for job in held])
+            done += len(held)
+            await enqueue(queue, added, len(held))
+            added += len(held)
+        rate = done / (time.perf_counter() - started)
+    await bench.drop(url)
+    part = max(1, len(times_ms) // 20)
+    windows = (times_ms[:part], times_ms[-part:], times_ms)
+    p99 = [sorted(some)[int(len(some) * 0.99)] for some in windows]
+    lines = [
+        (name, f"{statistics.median(some):.2f}", f"{each:.2f}")
+        for name, some, each in zip(("first twentieth", "last twentieth", "all"), windows, p99, strict=True)
+    ]
+    print(table((f"claims of {BATCH} while {jobs:,} jobs pass", "median ms", "p99 ms"), lines))
+    print(f"\n{rate:,.0f} jobs/s; p99 of the end against the start: {p99[1] / p99[0]:.2f}")
+
+
+@contextmanager
+def server(url: str | None) -> Iterator[str]:
+    if url is not None:
+        yield url
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        own = Server.made(Path(folder) / "server", {}).start()
+        try:
+            yield own.url
+        finally:
+            own.remove()
+
+
+async def run(options: argparse.Namespace, url: str) -> None:
+    bench = Bench(url)
+    connection, _schema = await bench.connect(bench.fresh())
+    version = await connection.fetchval("SHOW server_version")
+    await connection.close()
+    print(f"{machine()}, PostgreSQL {version}, asyncpg {asyncpg.__version__}\n")
+    if "shapes" in options.part:
+        await run_shapes(bench, options.rows, options.repetitions)
+    if "rates" in options.part:
+        await run_rates(bench, options.rate_jobs)
+    if "churn" in options.part:
+        await run_churn(bench, options.jobs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", help="a server to use instead of one of our own")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--repetitions", type=int, default=50)
+    parser.add_argument("--rate-jobs", type=int, default=50_000)
+    parser.add_argument("--jobs", type=int, default=2_000_000, help="how many pass in the churn")
+    options = parser.parse_args()
+    options.part = options.part or PARTS
+    with server(options.url) as url:
+        asyncio.run(run(options, url))
+
+
+if __name__ == "__main__":
+    main()
