@@ -124,8 +124,8 @@ class Terms:
 
     `clock` decides the time, if there is one: else this process's clock, or the server's on PostgreSQL, as of the
     call. `max_pending` is how many jobs may wait, None for no bound; `committed` is called after the caller's
-    commit, by connections that can tell, and must not raise; `place` is where the queue keeps its jobs, None if any
-    place will do: a connection to another is refused. `schema` is where PostgreSQL has the queue's tables.
+    commit, by connections that can tell, and must not raise; `place` is where the queue keeps its jobs, None if
+    any place will do: a connection to another is refused. `schema` is where PostgreSQL has the queue's tables.
     """
 
     clock: Clock | None = None
