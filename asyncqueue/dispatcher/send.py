@@ -48,8 +48,8 @@ class HttpSender:
     `url` is http or https with a host, without credentials and fragment. `ack="echo"` acknowledges only a 2xx
     that echoes id and qty (`wire.is_ack`), `ack="status"` any 2xx. `timeout_ms` 1 ms to 24 h is for the whole
     exchange, `connect_timeout_ms` 1..timeout_ms for name lookup, connect and TLS. `clock` is for a queue that was
-    given one: the same; without it, deadlines are reckoned from the lease, by the store's clock. Concurrency is the
-    caller's: nothing here waits for a free connection.
+    given one: the same; without it, deadlines are reckoned from the lease, by the store's clock. Concurrency is
+    the caller's: nothing here waits for a free connection.
 
     With `batch` above 1 (to 1000; only with `ack="echo"`), jobs that wait at the same moment go together, up to so
     many and 1 MiB in one POST to `<url>/batch`; each still has its own outcome, deadline and cancellation. A job
