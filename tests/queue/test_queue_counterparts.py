@@ -1,6 +1,23 @@
-"""The rules that every lease queue must keep, one test a rule, in the words of this project."""
+"""The rules that every lease queue must keep, one test a rule, in the words of this project.
+
+What a teacher of such a queue would demonstrate beside the rules, and what demonstrates it here:
+
+- race: benchmarks/bench_claim_race.py, test_four_processes_never_claim_the_same_job
+- crash: tests/system/soak.py, tests/dispatcher/test_dispatch_processes.py
+- zombie: examples/leases.py, test_ok_of_the_old_holder_is_stale_after_a_takeover
+- effect: benchmarks/bench_effects.py, tests/queue/test_queue_effects.py
+- heartbeat: tests/dispatcher/test_dispatch_leases.py, test_lease_that_is_kept_alive_outlasts_its_first_span_and_ends_when_the_renewals_do
+- retries: test_retry_waits_for_the_full_backoff_when_the_jitter_is_one, test_backoff_stops_growing_at_its_cap
+- poison: tests/dispatcher/test_dispatch_processes.py, test_lease_that_ends_on_the_last_attempt_is_a_dead_letter_that_says_so
+- indexes: benchmarks/bench_claim.py, benchmarks/bench_queues.py, tests/store_sqlite/test_sqlite_plans.py
+- throughput: benchmarks/bench_dispatch.py, benchmarks/bench_effects.py
+- operations: asyncqueue/cli/demo/story.py, tests/cli/test_cli_verbs.py
+- chaos: tests/system/chaos.py, tests/system/test_chaos.py
+"""  # noqa: E501 - names are not broken
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +26,16 @@ from asyncqueue.lifecycle import Reason, Status
 from asyncqueue.retry import Outcome, RetryPolicy, Verdict, decide
 
 LEASE_MS = 30_000
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_demonstration_of_the_map_exists():
+    lines = [line for line in __doc__.splitlines() if line.startswith("- ")]
+    assert len(lines) == 11
+    for line in lines:
+        _what, _, shown = line.partition(": ")
+        for name in shown.split(", "):
+            assert name in globals() or (re.search("/.+[.]py$", name) and (ROOT / name).is_file()), name
 
 
 async def lease(queue, owner="w1", job_id="a"):
