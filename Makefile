@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROUNDS ?= 20
+IMAGES ?= 50000
+KILLS ?= 3400
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs soak bench clean
+.PHONY: help install demo test lint format docs soak proof bench clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +50,13 @@ docs: $(STAMP)  ## Write docs/lifecycle.md, cli.md and reliability.md from the c
 soak: $(STAMP)  ## Kill dispatchers and the receiver, ROUNDS=20 times; then workers from within
 	$(BIN)/python -m tests.system.soak --rounds $(ROUNDS)
 	$(BIN)/python -m tests.system.chaos
+
+proof: $(STAMP)  ## The long forms of docs/proof.md: models, power cuts (IMAGES=), I/O errors, kills (KILLS=)
+	$(BIN)/python -m tests.model.explore --redrives-max 1 --clock-steps 0
+	$(BIN)/python -m tests.model.explore --ttl 1
+	$(BIN)/python -m tests.power.judge --images $(IMAGES)
+	$(BIN)/python -m tests.io_errors.injection
+	$(BIN)/python -m tests.kill.killing --kills $(KILLS)
 
 bench: $(STAMP)  ## The short benchmarks; each prints ratios within one run
 	$(BIN)/python -m benchmarks.bench_claim

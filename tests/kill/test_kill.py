@@ -20,6 +20,6 @@ def test_a_kill_between_two_statements_leaves_all_of_a_step_or_nothing(role):
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("role", ROLES)
 def test_a_kill_at_any_other_time_does_so_too(role):
-    found = kill_at_random(role, 25, random.Random(7))
+    found = kill_at_random(role, 12, random.Random(7))
     assert not found.wrong, "\n".join(found.wrong[:10])
-    assert found.kills >= 10
+    assert found.kills >= 5

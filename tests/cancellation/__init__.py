@@ -1,0 +1,1 @@
+"""Every public coroutine is cancelled at its every await, once and twice."""

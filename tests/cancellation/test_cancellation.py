@@ -1,0 +1,401 @@
+"""FAULTS 29, 47 and 59: whoever is cancelled, wherever, leaves all of a change or nothing, and nothing open."""
+
+import asyncio
+import contextlib
+import inspect
+import shutil
+import sqlite3
+import threading
+import time
+from contextlib import asynccontextmanager
+
+import aiosqlite
+import psutil
+import pytest
+
+from asyncqueue import Dispatcher, HttpSender, outbox, worker
+from asyncqueue.clock import ManualClock
+from asyncqueue.job import FailedAttempt, NewJob, Note, Redrive, Release, Renew, Report, Ticket
+from asyncqueue.lifecycle import Status
+from asyncqueue.queue import Queue
+from asyncqueue.stores import open_store
+from asyncqueue.stores.sqlite import statements
+from asyncqueue.testing.receiver import ScriptedReceiver
+from asyncqueue.wire import Message
+from receiver.inbox import Inbox
+from tests.cancellation.stepping import cancelled_at
+from tests.power.images import read
+from tests.roles import CONTRACT, NOW_MS, QUEUE, RECEIVER, Role
+
+AWAITS_MAX = 200
+TAKEN = 10  # steps of the queue's course that come first: a dead, a delayed, a pending and three leased jobs
+pytestmark = [pytest.mark.timeout(120), pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])]
+
+
+def ticket(number):
+    return Ticket(f"job{number}", 1, "w", 1, 1, NOW_MS + 50 + 30_000)
+
+
+def failed(number):
+    return Note(ticket(number), FailedAttempt("left"))
+
+
+VERBS = {
+    "enqueue": lambda queue: queue.enqueue("new", 1),
+    "enqueue_many": lambda queue: queue.enqueue_many([NewJob(f"new{n}", 1) for n in range(3)]),
+    "claim": lambda queue: queue.claim("c", limit=3),
+    "finish": lambda queue: queue.finish(ticket(4), "ok"),
+    "finish_many": lambda queue: queue.finish_many([Report.ok(ticket(4)), Report.retry(ticket(5), 5)]),
+    "renew": lambda queue: queue.renew(ticket(4), 90_000),
+    "renew_many": lambda queue: queue.renew_many([Renew(ticket(4), 90_000), Renew(ticket(5), 90_000)]),
+    "release": lambda queue: queue.release(ticket(4)),
+    "release_many": lambda queue: queue.release_many([Release(ticket(4)), Release(ticket(5))]),
+    "snooze": lambda queue: queue.snooze(ticket(4), 5),
+    "note_many": lambda queue: queue.note_many([failed(4)]),
+    "cancel": lambda queue: queue.cancel("job4"),
+    "cancel_many": lambda queue: queue.cancel_many(["job4", "job7"]),
+    "wait": lambda queue: queue.wait("job0"),
+    "pause": lambda queue: queue.pause("default"),
+    "resume": lambda queue: queue.resume("other"),
+    "queues": lambda queue: queue.queues(),
+    "redrive": lambda queue: queue.redrive("job3", note="again"),
+    "redrive_many": lambda queue: queue.redrive_many(note="again"),
+    "purge": lambda queue: queue.purge(older_than_ms=0),
+    "purge_set": lambda queue: queue.purge_set(Status.DONE, 0, 10),
+    "get": lambda queue: queue.get("job4"),
+    "list": lambda queue: queue.list(),
+    "history": lambda queue: queue.history("job3"),
+    "stats": lambda queue: queue.stats(detail=True),
+    "next_due_ms": lambda queue: queue.next_due_ms(kinds=["job"]),
+    "version": lambda queue: queue.version(),
+    "sweep": lambda queue: queue.sweep(),
+    "close": lambda queue: queue.close(),
+}
+STORE_VERBS = {
+    "write": lambda store: store.write(several),
+    "write inline": lambda store: store.write(several, inline=True),
+    "get": lambda store: store.get(["job4"]),
+    "version": lambda store: store.version(),
+    "close": lambda store: store.close(),
+}
+CONTRACT_VERBS = {
+    "enqueue": lambda con: worker.enqueue(con, {"id": "new", "qty": 1}, NOW_MS, 60_000),
+    "claim": lambda con: worker.claim(con, "c", NOW_MS + 1),
+    "finish": lambda con: worker.finish(con, contract_ticket(), "ok", NOW_MS + 1),
+    "redrive": lambda con: worker.redrive(con, "job2", NOW_MS + 2, 60_000, "again"),
+    "run_once": lambda con: worker.run_once(con, "c", lambda: NOW_MS + 2_000, accepts, 0.5),
+}
+INBOX_VERBS = {
+    "receive": lambda inbox: inbox.receive(Message("new", 1, None), 1, 1),
+    "get": lambda inbox: inbox.get("one"),
+    "totals": lambda inbox: inbox.totals(),
+    "close": lambda inbox: inbox.close(),
+}
+
+
+async def several(transaction):
+    await transaction.enqueue([NewJob("new", 1)])
+    await transaction.finish([Report.ok(ticket(4))])
+    return await transaction.redrive([Redrive("job3", 60_000, "again")])
+
+
+def contract_ticket():
+    job = {"id": "job0", "qty": 1}
+    return {**job, "owner": "w", "token": 1, "attempt": 1, "lease_until": NOW_MS + 1_000}
+
+
+async def accepts(_event):
+    await asyncio.sleep(0)
+    return True
+
+
+def public_coroutines(owner):
+    names = getattr(owner, "__all__", None) or [name for name in vars(owner) if not name.startswith("_")]
+    return {name for name in names if inspect.iscoroutinefunction(getattr(owner, name))}
+
+
+def test_no_public_coroutine_is_left_out(twice):
+    assert public_coroutines(Queue) == VERBS.keys()
+    assert public_coroutines(worker) == {*CONTRACT_VERBS, "open_queue", "run_file"}
+    assert public_coroutines(Inbox) == INBOX_VERBS.keys()
+    assert public_coroutines(Dispatcher) == {"run", "drain"}
+    assert public_coroutines(HttpSender) == {"send"}
+    assert public_coroutines(outbox) == {"enqueue_async"}
+
+
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch):
+    """Do not wait for the disk."""
+    fast = {name: (journal, "PRAGMA synchronous=OFF") for name, (journal, _) in statements.PRAGMAS.items()}
+    monkeypatch.setattr(statements, "PRAGMAS", fast)
+    monkeypatch.setattr(time, "time_ns", lambda: NOW_MS * 1_000_000)
+
+
+class Course:
+    """A role whose first steps were taken; each trial begins with a copy of what they left."""
+
+    def __init__(self, role, steps, folder):
+        self.role = role
+        self.steps = steps
+        self.path = folder / "work" / "base.db"
+        self._start = folder / "start.db"
+
+    async def prepare(self):
+        self.path.parent.mkdir()
+        for step in range(self.steps):
+            async with self.role.open(self.path, step) as opened:
+                await self.role.steps[step][1](opened)
+        shutil.copy(self.path, self._start)
+
+    def afresh(self):
+        shutil.rmtree(self.path.parent)
+        self.path.parent.mkdir()
+        shutil.copy(self._start, self.path)
+
+    def open(self):
+        return self.role.open(self.path, self.steps)
+
+    async def ends(self, call):
+        """Return what the file holds before `call`, and after it."""
+        self.afresh()
+        before = read(self.path)
+        async with self.open() as opened:
+            await call(opened)
+        return [before, read(self.path)]
+
+
+def resources():
+    return threading.active_count(), psutil.Process().num_fds()
+
+
+async def at_rest(before):
+    """Wait until there are no more threads and descriptors than before; the driver's threads end by themselves."""
+    async with asyncio.timeout(10):
+        while any(now > then for now, then in zip(resources(), before, strict=True)):
+            await asyncio.sleep(0.001)
+
+
+def writes_at_once(path):
+    with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("ROLLBACK")
+
+
+async def every_await(trial):
+    """Try `trial(number)` for 0, 1, 2 … until there is no such await."""
+    for number in range(AWAITS_MAX):
+        if not await trial(number):
+            assert number > 0, "it never waited"
+            return
+    raise AssertionError("it never ran to its end")
+
+
+async def cancel_everywhere(course, call, probe, *, twice, allowed, at_once=False):
+    async def trial(number):
+        course.afresh()
+        before = resources()
+        async with course.open() as opened:
+            reached = await cancelled_at(lambda: call(opened), number, twice=twice)
+            if at_once:  # whoever was cancelled has waited for the end of its transaction
+                writes_at_once(course.path)
+            async with asyncio.timeout(10):
+                await probe(opened)
+        await at_rest(before)
+        writes_at_once(course.path)
+        assert allowed(read(course.path)), f"await {number}: neither before nor after"
+        return reached
+
+    await every_await(trial)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_queue(verb, twice, tmp_path):
+    course = Course(QUEUE, TAKEN, tmp_path)
+    await course.prepare()
+    ends = await course.ends(VERBS[verb])
+
+    async def probe(queue):
+        if verb != "close":
+            assert await queue.renew(Ticket("nobody", 1, "w", 1, 1, 1)) is None
+
+    def allowed(content):
+        if verb == "claim":  # what was leased for nobody is given back, by a new token
+            return [without_token(job) for job in content["jobs"]] in [
+                [without_token(job) for job in end["jobs"]] for end in ends
+            ]
+        return content in ends
+
+    await cancel_everywhere(course, VERBS[verb], probe, twice=twice, allowed=allowed)
+
+
+def without_token(job):
+    return [value for place, value in enumerate(job) if place not in (6, 7, 11)]
+
+
+@asynccontextmanager
+async def an_open_store(path, _step):
+    store = await open_store(path, clock=ManualClock(NOW_MS + 100))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("verb", STORE_VERBS)
+async def test_store(verb, twice, tmp_path):
+    """Below the batches a caller's own task takes the turn, passes the gate and waits for the driver."""
+    course = Course(QUEUE, TAKEN, tmp_path)
+    await course.prepare()
+    course.role = Role(an_open_store, (), ())
+    ends = await course.ends(STORE_VERBS[verb])
+
+    async def probe(store):
+        if verb != "close":
+            assert len(await store.get(["job4", "nobody"])) == 2
+            assert await store.write(lambda transaction: transaction.release([Release(ticket(99))])) == [False]
+
+    await cancel_everywhere(course, STORE_VERBS[verb], probe, twice=twice, allowed=ends.__contains__, at_once=True)
+
+
+@pytest.mark.parametrize("verb", CONTRACT_VERBS)
+async def test_contract(verb, twice, tmp_path):
+    course = Course(CONTRACT, len(CONTRACT.steps) - 1 if verb == "redrive" else 6, tmp_path)
+    await course.prepare()
+    ends = await course.ends(CONTRACT_VERBS[verb])
+
+    async def probe(con):
+        assert not con.in_transaction
+        assert await worker.enqueue(con, {"id": "job0", "qty": 1}, NOW_MS, 60_000) is False
+
+    def allowed(content):
+        return content in ends or (verb == "run_once" and "c" in {job[9] for job in content["jobs"]})
+
+    await cancel_everywhere(course, CONTRACT_VERBS[verb], probe, twice=twice, allowed=allowed, at_once=True)
+
+
+@pytest.mark.parametrize("verb", INBOX_VERBS)
+async def test_inbox(verb, twice, tmp_path):
+    course = Course(RECEIVER, 5, tmp_path)
+    await course.prepare()
+    ends = await course.ends(INBOX_VERBS[verb])
+
+    async def probe(inbox):
+        if verb != "close":
+            assert (await inbox.totals()).messages >= 2
+
+    await cancel_everywhere(course, INBOX_VERBS[verb], probe, twice=twice, allowed=ends.__contains__)
+
+
+@pytest.mark.parametrize("role", [QUEUE, RECEIVER, CONTRACT], ids=["queue", "receiver", "contract"])
+async def test_opening(role, twice, tmp_path):
+    async with role.open(tmp_path / "warm.db", 0):
+        pass
+
+    async def trial(number):
+        path = tmp_path / f"{number}.db"
+        before = resources()
+
+        async def open_and_close():
+            async with role.open(path, 0):
+                pass
+
+        reached = await cancelled_at(open_and_close, number, twice=twice)
+        await at_rest(before)
+        async with role.open(path, 0) as opened:
+            await role.steps[1][1](opened)
+        return reached
+
+    await every_await(trial)
+
+
+async def test_run_file(twice, tmp_path):
+    course = Course(CONTRACT, 4, tmp_path)
+    await course.prepare()
+
+    async def trial(number):
+        course.afresh()
+        before = resources()
+
+        def call():
+            return worker.run_file(course.path, "c", lambda: NOW_MS, accepts, 0.5)
+
+        reached = await cancelled_at(call, number, twice=twice)
+        await at_rest(before)
+        writes_at_once(course.path)
+        return reached
+
+    await every_await(trial)
+
+
+async def test_outbox(twice, tmp_path):
+    course = Course(QUEUE, TAKEN, tmp_path)
+    await course.prepare()
+
+    async def trial(number):
+        course.afresh()
+        before = read(course.path)
+        async with aiosqlite.connect(course.path, isolation_level=None) as connection:
+            await connection.execute("BEGIN IMMEDIATE")
+            reached = await cancelled_at(lambda: outbox.enqueue_async(connection, "new", 1), number, twice=twice)
+            assert connection.in_transaction
+            await connection.rollback()
+        writes_at_once(course.path)
+        assert read(course.path) == before
+        return reached
+
+    await every_await(trial)
+
+
+@pytest.mark.parametrize("verb", ["run", "drain"])
+async def test_dispatcher(verb, twice, tmp_path):
+    """Cancelled at the await of any of its tasks: it is cancelled after 0, 1, 2 … turns of the event loop."""
+    course = Course(QUEUE, 3, tmp_path)
+    await course.prepare()
+    for turns in range(40):
+        course.afresh()
+        clock = ManualClock(NOW_MS + 1_000)
+        before = asyncio.all_tasks()
+        async with Queue.open(course.path, clock=clock) as queue:
+            dispatcher = Dispatcher(queue, accepts_job, concurrency=2, poll_ms=1)
+            task = asyncio.ensure_future(getattr(dispatcher, verb)())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            if twice:
+                await asyncio.sleep(0)
+                task.cancel()
+            await asyncio.wait((task,))
+            assert task.cancelled()
+            assert dispatcher.in_flight == 0
+            assert asyncio.all_tasks() - before <= {*queue_tasks()}
+            clock.advance(60_000)
+            await dispatcher.drain()
+            assert (await queue.stats()).done == 9
+        assert asyncio.all_tasks() == before
+        writes_at_once(course.path)
+
+
+def queue_tasks():
+    return [task for task in asyncio.all_tasks() if task.get_name() == "asyncqueue-batches"]
+
+
+async def accepts_job(_job):
+    await asyncio.sleep(0)
+    return True
+
+
+async def test_http_sender(twice, tmp_path):
+    course = Course(QUEUE, 3, tmp_path)
+    await course.prepare()
+    async with course.open() as queue, ScriptedReceiver() as server:
+        (job,) = await queue.claim("w", queues=["default"])
+
+        async def trial(number):
+            before = resources()
+            async with HttpSender(server.url) as sender:
+                reached = await cancelled_at(lambda: sender.send(job), number, twice=twice)
+                assert (await sender.send(job)).verdict == "ok"
+            await at_rest((before[0] + 1, before[1] + 1))
+            return reached
+
+        await every_await(trial)
