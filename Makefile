@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROUNDS ?= 20
+SEEDS ?= 1000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs soak bench clean
+.PHONY: help install demo test lint format docs soak simulate bench clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +48,9 @@ docs: $(STAMP)  ## Write docs/lifecycle.md and docs/cli.md from the code
 soak: $(STAMP)  ## Kill dispatchers and the receiver, ROUNDS=20 times; then workers from within
 	$(BIN)/python -m tests.system.soak --rounds $(ROUNDS)
 	$(BIN)/python -m tests.system.chaos
+
+simulate: $(STAMP)  ## Run the shipped code on a virtual clock under SEEDS=1000 different faults
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 bench: $(STAMP)  ## The short benchmarks; each prints ratios within one run
 	$(BIN)/python -m benchmarks.bench_claim
