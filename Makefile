@@ -6,10 +6,11 @@ STAMP := $(VENV)/.installed
 ROUNDS ?= 20
 IMAGES ?= 50000
 KILLS ?= 3400
+SEEDS ?= 1000
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs soak proof bench clean
+.PHONY: help install demo test lint format docs soak proof simulate bench clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +58,9 @@ proof: $(STAMP)  ## The long forms of docs/proof.md: models, power cuts (IMAGES=
 	$(BIN)/python -m tests.power.judge --images $(IMAGES)
 	$(BIN)/python -m tests.io_errors.injection
 	$(BIN)/python -m tests.kill.killing --kills $(KILLS)
+
+simulate: $(STAMP)  ## Run the shipped code on a virtual clock under SEEDS=1000 different faults
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 bench: $(STAMP)  ## The short benchmarks; each prints ratios within one run
 	$(BIN)/python -m benchmarks.bench_claim
