@@ -115,8 +115,8 @@ class HttpSender:
     `url` is http or https with a host, without credentials and fragment. `ack="echo"` acknowledges only a 2xx
     that echoes id and qty (`wire.is_ack`), `ack="status"` any 2xx. `timeout_ms` 1 ms to 24 h is for the whole
     exchange, `connect_timeout_ms` 1..timeout_ms for name lookup, connect and TLS. `clock` is for a queue that was
-    given one: the same; without it, deadlines are reckoned from the lease, by the store's clock. Concurrency is the
-    caller's: nothing here waits for a free connection.
+    given one: the same; without it, deadlines are reckoned from the lease, by the store's clock. Concurrency is
+    the caller's: nothing here waits for a free connection.
 
     Raises `ConfigError` (one line, without the URL) for anything else.
 
