@@ -47,6 +47,7 @@ docs: $(STAMP)  ## Write docs/lifecycle.md and docs/cli.md from the code
 soak: $(STAMP)  ## Kill dispatchers and the receiver, ROUNDS=20 times; then workers from within
 	$(BIN)/python -m tests.system.soak --rounds $(ROUNDS)
 	$(BIN)/python -m tests.system.chaos
+	$(BIN)/python -m tests.system.postgres_chaos
 
 bench: $(STAMP)  ## The short benchmarks; each prints ratios within one run
 	$(BIN)/python -m benchmarks.bench_claim
