@@ -51,6 +51,7 @@ docs: $(STAMP)  ## Write docs/lifecycle.md, cli.md and reliability.md from the c
 soak: $(STAMP)  ## Kill dispatchers and the receiver, ROUNDS=20 times; then workers from within
 	$(BIN)/python -m tests.system.soak --rounds $(ROUNDS)
 	$(BIN)/python -m tests.system.chaos
+	$(BIN)/python -m tests.system.postgres_chaos
 
 proof: $(STAMP)  ## The long forms of docs/proof.md: models, power cuts (IMAGES=), I/O errors, kills (KILLS=)
 	$(BIN)/python -m tests.model.explore --redrives-max 1 --clock-steps 0
