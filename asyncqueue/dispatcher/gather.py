@@ -16,6 +16,7 @@ __all__ = ["UNDER_WAY_MAX", "Gatherer", "Seat"]
 
 UNDER_WAY_MAX: Final = 4
 _BRACKETS: Final = 2
+_LEFT_S_MIN: Final = 0.001  # a timeout of 0 would be none
 
 _NOT_SENT: Final = Outcome(Verdict.HOLD, Certainty.NOT_SENT, "the sender was closed")
 _CUT_OFF: Final = Outcome(Verdict.RETRY, Certainty.UNKNOWN, "the sender was closed while the job was in flight")
@@ -80,7 +81,7 @@ class Gatherer:
         if ends_early:
             seat.timer = loop.call_at(ends_at, self._expire, seat)
         self._waiting.append(seat)
-        if self._flush_soon is None and self._may_leave():
+        if self._flush_soon is None and (self._flush_late is None or self._may_leave()):
             self._flush_soon = loop.call_soon(self._flush)
         try:
             return await seat.answer
@@ -148,7 +149,8 @@ class Gatherer:
     async def _carry(self, ride: _Ride) -> None:
         seats = ride.seats
         try:
-            outcomes = await self._post(seats, _ends_at(seats) - asyncio.get_running_loop().time())
+            left_s = _ends_at(seats) - asyncio.get_running_loop().time()
+            outcomes = await self._post(seats, max(left_s, _LEFT_S_MIN))
             for seat, outcome in zip(seats, outcomes, strict=True):
                 _tell(seat, outcome)
         except Exception as error:  # noqa: BLE001 - a bug of ours: every caller is told, none hangs

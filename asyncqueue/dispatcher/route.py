@@ -1,6 +1,6 @@
 """What a dispatcher was given to deliver by, as lanes: one for everything, or one for each kind."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,9 +72,9 @@ class SenderCarrier:
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
 
-    async def __call__(self, delivery: Delivery) -> Outcome:
+    def __call__(self, delivery: Delivery) -> Awaitable[Outcome]:
         """Send the job once."""
-        return await self._sender.send(delivery.job)
+        return self._sender.send(delivery.job)
 
 
 def _check_kinds(handlers: Mapping[str, object], limits: Mapping[str, int], concurrency: int) -> None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 TINY = {
     "bench_claim": ["--rows", "3000", "--repetitions", "3"],
     "bench_contention": ["--writers", "2", "--seconds", "0.5"],
-    "bench_dispatch": ["--jobs", "200", "--pairs", "1", "--concurrency", "8"],
+    "bench_dispatch": ["--jobs", "200", "--pairs", "1", "--concurrency", "8", "--batch", "8"],
     "bench_queues": ["--jobs", "2000", "--others", "100", "--claims", "3"],
     "bench_memory": ["--enqueue", "2000", "--drain", "200"],
 }
