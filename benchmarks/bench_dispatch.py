@@ -3,8 +3,8 @@
 One client process, one server process, 64 requests in flight. Raw: an aiohttp client loop against a handler that
 echoes. Product: claim, send, finish in one dispatcher, dedup row, ledger and answer in one receiver, both at full
 durability. The runs alternate; the answer is the ratio product/raw of each pair, with its median. `us CPU` is the
-client process's CPU time per job. With `--batch N` a third run sends up to N jobs a request, four times N in flight, and
-is set against the same raw loop of one job a request.
+client process's CPU time per job. With `--batch N` a third run sends up to N jobs a request, four times N in flight,
+and is set against the same raw loop of one job a request.
 """
 
 import argparse
@@ -46,7 +46,7 @@ async def raw(url: str, jobs: int, concurrency: int) -> Figure:
 
 
 async def product(  # noqa: PLR0913 - what one run is made of
-    url: str, path: Path, jobs: int, concurrency: int, journal: Journal, batch: int = 1
+    url: str, path: Path, jobs: int, concurrency: int, *, journal: Journal, batch: int
 ) -> Figure:
     """Drain `jobs` jobs from a file through a dispatcher, `batch` at most in one request."""
     async with Queue.open(path, journal=journal, force_wal=True) as queue:
@@ -73,7 +73,9 @@ def one_round(options: argparse.Namespace, journal: Journal) -> list[Figure]:
             flags = ["--journal", journal, *(["--force-wal"] if journal == "wal" else [])]
             with python_process("-m", "receiver", inbox, "--port", "0", *flags) as (_process, ready):
                 url, path = str(ready["url"]), Path(folder) / "jobs.db"
-                figures.append(asyncio.run(product(url, path, options.jobs, concurrency, journal, batch)))
+                figures.append(
+                    asyncio.run(product(url, path, options.jobs, concurrency, journal=journal, batch=batch))
+                )
     return figures
 
 
