@@ -3,8 +3,8 @@
 One client process, one server process, 64 requests in flight. Raw: an aiohttp client loop against a handler that
 echoes. Product: claim, send, finish in one dispatcher, dedup row, ledger and answer in one receiver, both at full
 durability. The runs alternate; the answer is the ratio product/raw of each pair, with its median. `us CPU` is the
-client process's CPU time per job. With `--batch N` a third run sends up to N jobs a request, four times N in flight,
-and is set against the same raw loop of one job a request.
+client process's CPU time per job. With `--batch N` a third run sends up to N jobs a request, four times N in
+flight, and is set against the same raw loop of one job a request.
 """
 
 import argparse

@@ -2,17 +2,30 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncqueue.dispatcher.rest import EndpointRest
+from asyncqueue.job import LeasedJob
 from asyncqueue.retry import Outcome
 
 if TYPE_CHECKING:
     from asyncqueue.dispatcher.flight import Delivery
 
-__all__ = ["Carry", "Lane"]
+__all__ = ["Board", "Carry", "Lane", "Seated"]
 
 Carry = Callable[["Delivery"], Awaitable[Outcome]]
+
+
+class Seated(Protocol):
+    """A job that shares a request with others."""
+
+    def leave(self) -> bool:
+        """Give up; False if its request has not begun."""
+        ...
+
+
+Board = Callable[[LeasedJob, Callable[[Outcome | Exception | None], None]], Seated | None]
+"""Takes a job into a request of many and tells how it ended; None, at once or later: it must go by itself."""
 
 
 @dataclass(eq=False, slots=True)
@@ -20,7 +33,8 @@ class Lane:
     """A lane rests by itself, so a kind that fails does not hold the others up; `kinds=None` is every kind.
 
     `most` bounds how many of it are under way at once; the other lanes leave it `kept` slots, so that it is
-    never shut out; `resource` is what must be entered before its first job.
+    never shut out; `resource` is what must be entered before its first job; `board` takes jobs that can share a
+    request.
     """
 
     kinds: tuple[str, ...] | None
@@ -28,6 +42,7 @@ class Lane:
     most: int
     timeout_ms: int | None = None
     resource: Any = None
+    board: Board | None = None
     rest: EndpointRest = field(default_factory=EndpointRest)
     sending: int = 0
     kept: int = 0

@@ -13,13 +13,14 @@ from typing import Protocol
 import anyio
 
 from asyncqueue.dispatcher.flight import Delivery, Ended, Flight
+from asyncqueue.dispatcher.lane import Seated
 from asyncqueue.events import Events, Held, LeaseLost, Released, Settled
 from asyncqueue.job import LeasedJob, Note, Release, Report, printable
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.retry import Certainty, Outcome, RetryPolicy, Verdict, decide
 
-__all__ = ["ReportChore", "Sender", "serve_slot"]
+__all__ = ["ReportChore", "Sender", "board", "serve_slot"]
 
 log = logging.getLogger("asyncqueue")
 
@@ -48,7 +49,7 @@ async def serve_slot(flight: Flight, events: Events) -> None:
                 delivery = None
                 delivery = await flight.handoff.get()
                 if delivery.ended is None and loop.time() < delivery.lease_ends:
-                    delivery.began_at = loop.time()
+                    delivery.began_at = delivery.began_at or loop.time()
                     delivery.scope = scope
                     delivery.outcome = await _sent(delivery)
                 _land(flight, delivery, events)
@@ -65,6 +66,49 @@ def _land(flight: Flight, delivery: Delivery, events: Events) -> None:
     elif delivery.ended is None:
         delivery.ended = Ended.LAPSED
     flight.landed(delivery)
+
+
+def board(flight: Flight, events: Events, delivery: Delivery) -> bool:
+    """Let a delivery go in a request of many, which needs no slot's task; False if it must go by itself."""
+    take = delivery.lane.board
+    now = asyncio.get_running_loop().time()
+    if take is None or now >= delivery.lease_ends:
+        return False
+    boarded = _Boarded(flight, events, delivery)
+    seat = take(delivery.job, boarded.answered)
+    if seat is None:
+        return False
+    boarded.seat = seat
+    delivery.began_at = now
+    delivery.scope = boarded
+    return True
+
+
+class _Boarded:
+    """A delivery in a request of many: what its slot's task and scope would be otherwise."""
+
+    __slots__ = ("_delivery", "_events", "_flight", "seat")
+
+    def __init__(self, flight: Flight, events: Events, delivery: Delivery) -> None:
+        self._flight = flight
+        self._events = events
+        self._delivery = delivery
+        self.seat: Seated | None = None
+
+    def answered(self, answer: Outcome | Exception | None) -> None:
+        delivery = self._delivery
+        if answer is None:
+            delivery.scope = None
+            delivery.is_boarded = True
+            self._flight.handoff.put_nowait(delivery)
+            return
+        delivery.outcome = answer if isinstance(answer, Outcome) else _unknown(delivery.job, answer)
+        _land(self._flight, delivery, self._events)
+
+    def cancel(self) -> None:
+        if self.seat is not None and not self.seat.leave():
+            self._delivery.began_at = 0.0  # it never left: its attempt is given back
+        _land(self._flight, self._delivery, self._events)
 
 
 async def _sent(delivery: Delivery) -> Outcome:
