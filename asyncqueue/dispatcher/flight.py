@@ -102,7 +102,7 @@ class Flight:
         self.sending = 0  # handed over and not ended
         self.lapse_at = float("inf")  # when the lapse chore looks next, in loop seconds
         self.on_sooner_lapse: Callable[[], None] = _nothing
-        self.board: Callable[[Delivery], bool] = _refuse  # lets a delivery go without a slot's task
+        self.board: Callable[[list[Delivery]], Iterable[Delivery]] = _all  # those that need a slot's task
         self.on_free: Callable[[], None] = _nothing
         self.on_ended: Callable[[], None] = _nothing
         self.on_empty: Callable[[], None] = _nothing
@@ -129,9 +129,8 @@ class Flight:
         self.held.update(deliveries)
         self.sending += len(deliveries)
         self.counts.claimed += len(deliveries)
-        for delivery in deliveries:
-            if delivery.lane.board is None or not self.board(delivery):
-                self.handoff.put_nowait(delivery)
+        for delivery in self.board(deliveries):
+            self.handoff.put_nowait(delivery)
         if deliveries and min(delivery.lease_ends for delivery in deliveries) < self.lapse_at:
             self.on_sooner_lapse()
         return deliveries
@@ -157,9 +156,9 @@ class Flight:
             self.on_empty()
 
 
-def _refuse(_delivery: Delivery) -> bool:
-    """Stand in until somebody can."""
-    return False
+def _all(deliveries: list[Delivery]) -> Iterable[Delivery]:
+    """Stand in until somebody subscribes."""
+    return deliveries
 
 
 def _nothing() -> None:

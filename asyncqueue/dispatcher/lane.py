@@ -1,6 +1,6 @@
 """A lane: the kinds of jobs that share one way to be carried out, one rest and one bound."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +11,7 @@ from asyncqueue.retry import Outcome
 if TYPE_CHECKING:
     from asyncqueue.dispatcher.flight import Delivery
 
-__all__ = ["Board", "Carry", "Lane", "Seated"]
+__all__ = ["Answered", "Board", "Carry", "Lane", "Seated"]
 
 Carry = Callable[["Delivery"], Awaitable[Outcome]]
 
@@ -24,8 +24,9 @@ class Seated(Protocol):
         ...
 
 
-Board = Callable[[LeasedJob, Callable[[Outcome | Exception | None], None]], Seated | None]
-"""Takes a job into a request of many and tells how it ended; None, at once or later: it must go by itself."""
+Answered = Callable[[Outcome | Exception | None], None]
+Board = Callable[[Iterable[tuple[LeasedJob, Answered]]], Sequence[Seated | None]]
+"""Takes jobs into requests of many and tells how each ended; None, at once or later: it must go by itself."""
 
 
 @dataclass(eq=False, slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Literal, Self
 from urllib.parse import urlsplit
@@ -144,27 +144,32 @@ class HttpSender:
         left_ms = self._left_ms(job)
         if left_ms <= 0:
             return _DEADLINE_PASSED
-        ends_at = self._end(left_ms)
+        ends_at = asyncio.get_running_loop().time() + min(left_ms, self._timeout_ms) / 1000
         is_early = left_ms < self._timeout_ms
         outcome = await self._gatherer.send(job, _item(job), ends_at, ends_early=is_early)
         if outcome is not None:
             return outcome
         return await self.send_alone(job, round((ends_at - asyncio.get_running_loop().time()) * 1000))
 
-    def _end(self, left_ms: int) -> float:
-        return asyncio.get_running_loop().time() + min(left_ms, self._timeout_ms) / 1000
+    def board(self, jobs: Iterable[tuple[LeasedJob, Answered]]) -> list[Seat | None]:
+        """Do for each job what `send` does, in requests of many, and tell its `answered`: no task for each.
 
-    def board(self, job: LeasedJob, answered: Answered) -> Seat | None:
-        """Do what `send` does in a request of many, and tell `answered`, without a task for each job.
-
-        None if `job` must be sent by itself now; `answered(None)` if that turns out later: then `send_alone`.
+        None for a job that must be sent by itself now; `answered(None)` if that turns out later: then `send_alone`.
         """
-        left_ms = self._left_ms(job)
-        if self._gatherer is None or self._session is None or left_ms <= 0 or not self._offer.stands():
-            return None
-        return self._gatherer.board(
-            job, _item(job), self._end(left_ms), answered, ends_early=left_ms < self._timeout_ms
-        )
+        gatherer = self._gatherer
+        if gatherer is None or self._session is None or not self._offer.stands():
+            return [None for _job in jobs]
+        now = asyncio.get_running_loop().time()
+        seats: list[Seat | None] = []
+        for job, answered in jobs:
+            left_ms = self._left_ms(job)
+            if left_ms <= 0:
+                seats.append(None)
+                continue
+            is_early = left_ms < self._timeout_ms
+            ends_at = now + (left_ms if is_early else self._timeout_ms) / 1000
+            seats.append(gatherer.board(job, _item(job), ends_at, answered, ends_early=is_early))
+        return seats
 
     async def send_alone(self, job: LeasedJob, most_ms: int) -> Outcome:
         """Do what `send` does in a request for this job only that may take `most_ms` at most."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import anyio
 
 from asyncqueue.dispatcher.flight import Delivery, Ended, Flight
-from asyncqueue.dispatcher.lane import Seated
+from asyncqueue.dispatcher.lane import Lane, Seated
 from asyncqueue.events import Events, Held, LeaseLost, Released, Settled
 from asyncqueue.job import LeasedJob, Note, Release, Report, printable
 from asyncqueue.lifecycle import Status
@@ -68,35 +68,41 @@ def _land(flight: Flight, delivery: Delivery, events: Events) -> None:
     flight.landed(delivery)
 
 
-def board(flight: Flight, events: Events, delivery: Delivery) -> bool:
-    """Let a delivery go in a request of many, which needs no slot's task; False if it must go by itself."""
-    take = delivery.lane.board
+def board(flight: Flight, events: Events, deliveries: list[Delivery]) -> list[Delivery]:
+    """Let go in requests of many, without a slot's task for each, what can; return what must go by itself."""
     now = asyncio.get_running_loop().time()
-    if take is None or now >= delivery.lease_ends:
-        return False
-    boarded = _Boarded(flight, events, delivery)
-    seat = take(delivery.job, boarded.answered)
-    if seat is None:
-        return False
-    boarded.seat = seat
-    delivery.began_at = now
-    delivery.scope = boarded
-    return True
+    alone: list[Delivery] = []
+    of_lane: dict[Lane, list[_Boarded]] = {}
+    for delivery in deliveries:
+        if delivery.lane.board is None or now >= delivery.lease_ends:
+            alone.append(delivery)
+        else:
+            of_lane.setdefault(delivery.lane, []).append(_Boarded(flight, events, delivery))
+    for lane, boarded in of_lane.items():
+        seats = lane.board([(one.delivery.job, one.answered) for one in boarded]) if lane.board else ()
+        for one, seat in zip(boarded, seats, strict=True):
+            if seat is None:
+                alone.append(one.delivery)
+            else:
+                one.seat = seat
+                one.delivery.began_at = now
+                one.delivery.scope = one
+    return alone
 
 
 class _Boarded:
     """A delivery in a request of many: what its slot's task and scope would be otherwise."""
 
-    __slots__ = ("_delivery", "_events", "_flight", "seat")
+    __slots__ = ("_events", "_flight", "delivery", "seat")
 
     def __init__(self, flight: Flight, events: Events, delivery: Delivery) -> None:
         self._flight = flight
         self._events = events
-        self._delivery = delivery
+        self.delivery = delivery
         self.seat: Seated | None = None
 
     def answered(self, answer: Outcome | Exception | None) -> None:
-        delivery = self._delivery
+        delivery = self.delivery
         if answer is None:
             delivery.scope = None
             delivery.is_boarded = True
@@ -107,8 +113,8 @@ class _Boarded:
 
     def cancel(self) -> None:
         if self.seat is not None and not self.seat.leave():
-            self._delivery.began_at = 0.0  # it never left: its attempt is given back
-        _land(self._flight, self._delivery, self._events)
+            self.delivery.began_at = 0.0  # it never left: its attempt is given back
+        _land(self._flight, self.delivery, self._events)
 
 
 async def _sent(delivery: Delivery) -> Outcome:
