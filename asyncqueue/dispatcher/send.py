@@ -154,7 +154,7 @@ class HttpSender:
     def board(self, jobs: Iterable[tuple[LeasedJob, Answered]]) -> list[Seat | None]:
         """Do for each job what `send` does, in requests of many, and tell its `answered`: no task for each.
 
-        None for a job that must be sent by itself now; `answered(None)` if that turns out later: then `send_alone`.
+        None for a job that must go by itself now; `answered(None)` if that turns out later: then `send_alone`.
         """
         gatherer = self._gatherer
         if gatherer is None or self._session is None or not self._offer.stands():

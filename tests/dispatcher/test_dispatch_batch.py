@@ -74,7 +74,7 @@ async def test_batches_go_to_the_receiver_and_each_job_is_settled_by_itself(queu
 
 async def test_dispatcher_and_receiver_killed_in_flight_every_effect_is_there_once(queue, path, tmp_path):
     inbox = tmp_path / "inbox.db"
-    ids = await fill(queue, 3_000)
+    ids = await fill(queue, 3_000, max_attempts=1_000)  # a receiver is not back at once
     command = ("asyncqueue", "dispatch", path)
     options = ("--drain", "--batch", 32, "--concurrency", 96, "--lease-ms", 2_500, "--timeout-ms", 400)
     options += ("--connect-timeout-ms", 400, "--retry-base-ms", 1, "--retry-cap-ms", 50, "--json")
