@@ -18,6 +18,7 @@ log = logging.getLogger("asyncqueue")
 RETRY_S: Final = 60.0
 _NOT_OFFERED: Final = (404, 405)
 _NO_ANSWER: Final = Outcome(Verdict.LEAVE, Certainty.UNKNOWN, "200 BadAck: no answer for this job in the batch")
+_NEVER: Final = float("-inf")  # asked before the clock, which is not free
 _STATUSES: Final = range(300, 1000)
 
 
@@ -31,11 +32,11 @@ class Offer:
         self._endpoint = endpoint
         self._events = events
         self._is_told = False
-        self._until = float("-inf")
+        self._until = _NEVER
 
     def stands(self) -> bool:
         """Tell whether a batch may be tried now."""
-        return asyncio.get_running_loop().time() >= self._until
+        return self._until == _NEVER or asyncio.get_running_loop().time() >= self._until
 
     def kept(self) -> None:
         """Take note that a batch was answered."""

@@ -4,14 +4,20 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-
-import anyio
+from typing import Protocol
 
 from asyncqueue.dispatcher.lane import Lane
 from asyncqueue.job import LeasedJob
 from asyncqueue.retry import Outcome
 
 __all__ = ["Counts", "Delivery", "Ended", "Flight"]
+
+
+class Cancellable(Protocol):
+    """What carries a delivery, as far as it can be cut short."""
+
+    def cancel(self) -> None:
+        """Cut it short."""
 
 
 class Ended(StrEnum):
@@ -49,10 +55,11 @@ class Delivery:
     lease_until: int
     renewed_at: float
     lease_ends: float
-    scope: anyio.CancelScope | None = None
+    scope: Cancellable | None = None
     ended: Ended | None = None
     outcome: Outcome | None = None
     began_at: float = 0.0
+    is_boarded: bool = False  # its request of many came to nothing: it goes by itself
     lost: asyncio.Event | None = None  # for a handler that wants to know
 
     def end(self, why: Ended) -> None:
@@ -95,6 +102,7 @@ class Flight:
         self.sending = 0  # handed over and not ended
         self.lapse_at = float("inf")  # when the lapse chore looks next, in loop seconds
         self.on_sooner_lapse: Callable[[], None] = _nothing
+        self.board: Callable[[list[Delivery]], Iterable[Delivery]] = _all  # those that need a slot's task
         self.on_free: Callable[[], None] = _nothing
         self.on_ended: Callable[[], None] = _nothing
         self.on_empty: Callable[[], None] = _nothing
@@ -121,7 +129,7 @@ class Flight:
         self.held.update(deliveries)
         self.sending += len(deliveries)
         self.counts.claimed += len(deliveries)
-        for delivery in deliveries:
+        for delivery in self.board(deliveries):
             self.handoff.put_nowait(delivery)
         if deliveries and min(delivery.lease_ends for delivery in deliveries) < self.lapse_at:
             self.on_sooner_lapse()
@@ -146,6 +154,11 @@ class Flight:
         self.on_free()  # unanswered reports may have held slots back
         if not self.held:
             self.on_empty()
+
+
+def _all(deliveries: list[Delivery]) -> Iterable[Delivery]:
+    """Stand in until somebody subscribes."""
+    return deliveries
 
 
 def _nothing() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from asyncqueue.job import LeasedJob
 from asyncqueue.retry import Certainty, Outcome, Verdict
 
-__all__ = ["UNDER_WAY_MAX", "Gatherer", "Seat"]
+__all__ = ["UNDER_WAY_MAX", "Answer", "Answered", "Gatherer", "Seat"]
 
 UNDER_WAY_MAX: Final = 4
 _BRACKETS: Final = 2
@@ -24,9 +24,15 @@ _OUT_OF_TIME: Final = Outcome(Verdict.RETRY, Certainty.UNKNOWN, "no answer befor
 _NEVER_BEGUN: Final = Outcome(Verdict.RETRY, Certainty.NOT_SENT, "deadline passed")
 
 
+Answer = Outcome | Exception | None
+"""What came of a job in a request; None means: send it by itself."""
+
+Answered = Callable[[Answer], None]
+
+
 @dataclass(eq=False, slots=True)
 class Seat:
-    """A job in a request, or waiting for one. `answer` None means: send it by itself.
+    """A job in a request, or waiting for one; `answered` is told what came of it, unless it leaves before.
 
     `item` is the job as it is sent; `ends_at`, in loop seconds, is when nobody waits any more; `timer` ends a wait
     that is shorter than the request's.
@@ -35,9 +41,44 @@ class Seat:
     job: LeasedJob
     item: bytes
     ends_at: float
-    answer: "asyncio.Future[Outcome | None]"
+    answered: Answered
     ride: "_Ride | None" = None
     timer: asyncio.TimerHandle | None = None
+    is_over: bool = False
+    waiter: asyncio.Future[Outcome | None] | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody waits any more; a task may have been cancelled and not yet woken up to leave."""
+        return self.is_over or (self.waiter is not None and self.waiter.done())
+
+    def tell(self, answer: "Answer") -> None:
+        """Hand the answer to who waits, if anybody still does."""
+        if not self.is_over:
+            self._end()
+            self.answered(answer)
+
+    def leave(self) -> bool:
+        """Give up; the request goes on for the others, and the last to leave ends it. False if it never left."""
+        ride = self.ride
+        if not self.is_over:
+            self._end()
+            if ride is not None:
+                ride.left -= 1
+                if ride.left <= 0 and ride.task is not None:
+                    ride.task.cancel()
+        return ride is not None
+
+    def expire(self) -> None:
+        """End the wait at the job's own deadline."""
+        if not self.is_over:
+            has_left = self.leave()
+            self.answered(_OUT_OF_TIME if has_left else _NEVER_BEGUN)
+
+    def _end(self) -> None:
+        self.is_over = True
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 @dataclass(eq=False, slots=True)
@@ -70,27 +111,39 @@ class Gatherer:
         self._flush_soon: asyncio.Handle | None = None
         self._flush_late: asyncio.TimerHandle | None = None
 
-    async def send(self, job: LeasedJob, item: bytes, ends_at: float, *, ends_early: bool) -> Outcome | None:
-        """Return what came of `job`, None if it must be sent by itself, at `ends_at` (loop seconds) at the latest.
+    def board(self, job: LeasedJob, item: bytes, ends_at: float, answered: Answered, *, ends_early: bool) -> Seat:
+        """Take `job` along, and tell `answered` at `ends_at` (loop seconds) at the latest; never from within.
 
         `ends_early` marks a job that has less time than a request may take: its wait ends, the request goes on.
-        Cancelled, it leaves at once, and the request goes on for the others; the last to leave ends it.
         """
         loop = asyncio.get_running_loop()
-        seat = Seat(job, item, ends_at, loop.create_future())
+        seat = Seat(job, item, ends_at, answered)
         if ends_early:
-            seat.timer = loop.call_at(ends_at, self._expire, seat)
+            seat.timer = loop.call_at(ends_at, seat.expire)
         self._waiting.append(seat)
         if self._flush_soon is None and (self._flush_late is None or self._may_leave()):
             self._flush_soon = loop.call_soon(self._flush)
+        return seat
+
+    async def send(self, job: LeasedJob, item: bytes, ends_at: float, *, ends_early: bool) -> Outcome | None:
+        """Do what `board` does, and return the answer. Cancelled, it leaves at once."""
+        answer: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
+
+        def answered(outcome: Answer) -> None:
+            if answer.done():
+                return  # cancelled, and not yet awake to leave
+            if isinstance(outcome, Exception):
+                answer.set_exception(outcome)
+            else:
+                answer.set_result(outcome)
+
+        seat = self.board(job, item, ends_at, answered, ends_early=ends_early)
+        seat.waiter = answer
         try:
-            return await seat.answer
+            return await answer
         except asyncio.CancelledError:
-            self._leave(seat)
+            seat.leave()
             raise
-        finally:
-            if seat.timer is not None:
-                seat.timer.cancel()
 
     async def close(self) -> None:
         """End every request under way, and every wait."""
@@ -99,7 +152,7 @@ class Gatherer:
                 handle.cancel()
         self._flush_soon = self._flush_late = None
         while self._waiting:
-            _tell(self._waiting.popleft(), _NOT_SENT)
+            self._waiting.popleft().tell(_NOT_SENT)
         tasks = [ride.task for ride in self._rides if ride.task is not None]
         for task in tasks:
             task.cancel()
@@ -125,7 +178,7 @@ class Gatherer:
     def _start(self) -> None:
         seats = self._take()
         if len(seats) == 1:
-            _tell(seats[0], None)
+            seats[0].tell(None)
         elif seats:
             ride = _Ride(seats, len(seats))
             for seat in seats:
@@ -138,7 +191,7 @@ class Gatherer:
         bytes_left = self.bytes_max - _BRACKETS
         while self._waiting and len(seats) < self._jobs_max:
             seat = self._waiting[0]
-            if not seat.answer.done():  # else it has left
+            if not seat.is_gone:
                 bytes_left -= len(seat.item) + 1
                 if seats and bytes_left < 0:
                     break
@@ -152,37 +205,19 @@ class Gatherer:
             left_s = _ends_at(seats) - asyncio.get_running_loop().time()
             outcomes = await self._post(seats, max(left_s, _LEFT_S_MIN))
             for seat, outcome in zip(seats, outcomes, strict=True):
-                _tell(seat, outcome)
+                seat.tell(outcome)
         except Exception as error:  # noqa: BLE001 - a bug of ours: every caller is told, none hangs
             for seat in seats:
-                if not seat.answer.done():
-                    seat.answer.set_exception(error)
+                seat.tell(error)
         finally:
             for seat in seats:
-                _tell(seat, _CUT_OFF)  # only if this task was cancelled
+                seat.tell(_CUT_OFF)  # only if this task was cancelled
             self._rides.discard(ride)
             if self._waiting and self._flush_soon is None:
                 self._flush_soon = asyncio.get_running_loop().call_soon(self._flush)
-
-    def _expire(self, seat: Seat) -> None:
-        if not seat.answer.done():
-            seat.answer.set_result(_NEVER_BEGUN if seat.ride is None else _OUT_OF_TIME)
-            self._leave(seat)
-
-    def _leave(self, seat: Seat) -> None:
-        ride = seat.ride
-        if ride is not None:
-            ride.left -= 1
-            if ride.left <= 0 and ride.task is not None:
-                ride.task.cancel()
 
 
 def _ends_at(seats: Sequence[Seat]) -> float:
     """Return when a request must have ended: with its first job that has the whole time, else with the last."""
     whole = next((seat.ends_at for seat in seats if seat.timer is None), None)
     return max(seat.ends_at for seat in seats) if whole is None else whole
-
-
-def _tell(seat: Seat, outcome: Outcome | None) -> None:
-    if not seat.answer.done():
-        seat.answer.set_result(outcome)

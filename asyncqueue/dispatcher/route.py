@@ -1,8 +1,9 @@
 """What a dispatcher was given to deliver by, as lanes: one for everything, or one for each kind."""
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -14,6 +15,9 @@ from asyncqueue.errors import ConfigError
 from asyncqueue.job import Range, check_id, check_int
 from asyncqueue.queue import Queue
 from asyncqueue.retry import Outcome
+
+if TYPE_CHECKING:  # the HTTP client is imported by those who send
+    from asyncqueue.dispatcher.send import HttpSender
 
 __all__ = ["Deliver", "Route"]
 
@@ -53,7 +57,10 @@ class Route:
             raise ConfigError("deliver must be a sender or an async function, or a mapping of kinds to these")
         if not hasattr(deliver, "send"):
             return Lane(kinds, HandlerCarrier(deliver, self.queue, self.lease_ms, threads), most)
-        return Lane(kinds, SenderCarrier(deliver), most, getattr(deliver, "timeout_ms", None), deliver)
+        timeout_ms = getattr(deliver, "timeout_ms", None)
+        if getattr(deliver, "batch", 1) > 1:
+            return Lane(kinds, BatchCarrier(deliver), most, timeout_ms, deliver, deliver.board)
+        return Lane(kinds, SenderCarrier(deliver), most, timeout_ms, deliver)
 
 
 def kept_slots(concurrency: int, lanes: int) -> int:
@@ -75,6 +82,20 @@ class SenderCarrier:
     def __call__(self, delivery: Delivery) -> Awaitable[Outcome]:
         """Send the job once."""
         return self._sender.send(delivery.job)
+
+
+class BatchCarrier:
+    """Carries what cannot share a request with others (any more), in the time that is left to it."""
+
+    def __init__(self, sender: "HttpSender") -> None:
+        self._sender = sender
+
+    def __call__(self, delivery: Delivery) -> Awaitable[Outcome]:
+        """Send the job once."""
+        if not delivery.is_boarded:
+            return self._sender.send(delivery.job)
+        gone_s = asyncio.get_running_loop().time() - delivery.began_at
+        return self._sender.send_alone(delivery.job, self._sender.timeout_ms - round(gone_s * 1000))
 
 
 def _check_kinds(handlers: Mapping[str, object], limits: Mapping[str, int], concurrency: int) -> None:

@@ -26,7 +26,7 @@ from asyncqueue.dispatcher.note import NoteChore
 from asyncqueue.dispatcher.purge import PurgeChore, Retention, warn_below_horizon
 from asyncqueue.dispatcher.renew import RenewChore
 from asyncqueue.dispatcher.route import Deliver, Route
-from asyncqueue.dispatcher.settle import ReportChore, serve_slot
+from asyncqueue.dispatcher.settle import ReportChore, board, serve_slot
 from asyncqueue.dispatcher.sweep import SweepChore
 from asyncqueue.errors import ConfigError
 from asyncqueue.events import Events, Started, Stopped, Stopping
@@ -199,6 +199,8 @@ class Dispatcher:
                 self._group.cancel_scope.cancel()
         finally:
             self._group = None
+            for delivery in tuple(self._flight.held):  # after an abort: nothing goes on in shared requests either
+                delivery.end(Ended.STOPPED)
             unsubscribe()
             self._counts.left += len(self._flight.held)  # cut off, or not reported in time: their leases run out
             self._begin_afresh()
@@ -226,6 +228,7 @@ class Dispatcher:
         self._loops = {
             chore.name: Loop(chore, self._events, pause_max_s=pause_max_s) for chore, pause_max_s in chores
         }
+        flight.board = partial(board, flight, self._events)
         flight.on_free = self._freed
         flight.on_ended = self._loops["report"].wake
         flight.on_sooner_lapse = self._loops["lapse"].wake

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Literal, Self
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from yarl import URL
 from asyncqueue import wire, wire_batch
 from asyncqueue.clock import Clock, SystemClock
 from asyncqueue.dispatcher.batch import Offer, outcomes_of, refuses_batches
-from asyncqueue.dispatcher.gather import Gatherer, Seat
+from asyncqueue.dispatcher.gather import Answered, Gatherer, Seat
 from asyncqueue.dispatcher.meaning import meaning_of, meaning_of_failure, quoted_body, reason
 from asyncqueue.errors import ConfigError
 from asyncqueue.events import Events
@@ -85,7 +85,7 @@ class HttpSender:
         self._judges_deadlines = clock is not None
         self._timeout = self._timeout_of(timeout_ms)
         self._session: aiohttp.ClientSession | None = None
-        _checked("batch", batch, BATCH)
+        self._batch = _checked("batch", batch, BATCH)
         if batch > 1 and not self._echo:  # any page below any path would acknowledge jobs that nobody read
             raise ConfigError('send: batch needs ack="echo"')
         self._batch_url = self._url.with_path(
@@ -102,6 +102,11 @@ class HttpSender:
     def timeout_ms(self) -> int:
         """The longest that one send may take, in milliseconds; a lease must be longer."""
         return self._timeout_ms
+
+    @property
+    def batch(self) -> int:
+        """The most jobs in one request."""
+        return self._batch
 
     @property
     def endpoint(self) -> str:
@@ -135,15 +140,41 @@ class HttpSender:
         else, a bug included, is an `Outcome`. The effect of a send that was cancelled is unknown.
         """
         if self._gatherer is None or self._session is None or not self._offer.stands():
-            return await self._send_alone(job, self._timeout_ms)
-        ends_at = asyncio.get_running_loop().time() + self._timeout_ms / 1000
-        outcome = await self._send_together(self._gatherer, job, ends_at)
+            return await self.send_alone(job, self._timeout_ms)
+        left_ms = self._left_ms(job)
+        if left_ms <= 0:
+            return _DEADLINE_PASSED
+        ends_at = asyncio.get_running_loop().time() + min(left_ms, self._timeout_ms) / 1000
+        is_early = left_ms < self._timeout_ms
+        outcome = await self._gatherer.send(job, _item(job), ends_at, ends_early=is_early)
         if outcome is not None:
             return outcome
-        left_ms = round((ends_at - asyncio.get_running_loop().time()) * 1000)
-        return await self._send_alone(job, left_ms) if left_ms > 0 else _NO_TIME_LEFT
+        return await self.send_alone(job, round((ends_at - asyncio.get_running_loop().time()) * 1000))
 
-    async def _send_alone(self, job: LeasedJob, most_ms: int) -> Outcome:
+    def board(self, jobs: Iterable[tuple[LeasedJob, Answered]]) -> list[Seat | None]:
+        """Do for each job what `send` does, in requests of many, and tell its `answered`: no task for each.
+
+        None for a job that must go by itself now; `answered(None)` if that turns out later: then `send_alone`.
+        """
+        gatherer = self._gatherer
+        if gatherer is None or self._session is None or not self._offer.stands():
+            return [None for _job in jobs]
+        now = asyncio.get_running_loop().time()
+        seats: list[Seat | None] = []
+        for job, answered in jobs:
+            left_ms = self._left_ms(job)
+            if left_ms <= 0:
+                seats.append(None)
+                continue
+            is_early = left_ms < self._timeout_ms
+            ends_at = now + (left_ms if is_early else self._timeout_ms) / 1000
+            seats.append(gatherer.board(job, _item(job), ends_at, answered, ends_early=is_early))
+        return seats
+
+    async def send_alone(self, job: LeasedJob, most_ms: int) -> Outcome:
+        """Do what `send` does in a request for this job only that may take `most_ms` at most."""
+        if most_ms <= 0:
+            return _NO_TIME_LEFT
         if self._session is None:
             return _NOT_OPEN
         status = None
@@ -166,16 +197,6 @@ class HttpSender:
             return self._not_acknowledged(response, body)
         except Exception as error:  # noqa: BLE001 - an unknown error is recorded and tried again, never silent
             return self._failed(error, status)
-
-    async def _send_together(self, gatherer: Gatherer, job: LeasedJob, ends_at: float) -> Outcome | None:
-        left_ms = self._left_ms(job)
-        if left_ms <= 0:
-            return _DEADLINE_PASSED
-        item = wire_batch.encode_item(job.id, job.qty, job.payload, job.token, job.attempt)
-        if left_ms >= self._timeout_ms:
-            return await gatherer.send(job, item, ends_at, ends_early=False)
-        ends_at -= (self._timeout_ms - left_ms) / 1000
-        return await gatherer.send(job, item, ends_at, ends_early=True)
 
     async def _post_batch(self, seats: Sequence[Seat], timeout_s: float) -> Sequence[Outcome | None]:
         """Post many jobs once; all None if they must go one by one. Raises nothing but `CancelledError`."""
@@ -297,6 +318,10 @@ def _constant_headers() -> CIMultiDict[str]:
             "User-Agent": f"asyncqueue/{release}",
         }
     )
+
+
+def _item(job: LeasedJob) -> bytes:
+    return wire_batch.encode_item(job.id, job.qty, job.payload, job.token, job.attempt)
 
 
 def _job_headers(job: LeasedJob) -> CIMultiDict[str]:

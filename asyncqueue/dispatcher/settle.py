@@ -13,13 +13,14 @@ from typing import Protocol
 import anyio
 
 from asyncqueue.dispatcher.flight import Delivery, Ended, Flight
+from asyncqueue.dispatcher.lane import Lane, Seated
 from asyncqueue.events import Events, Held, LeaseLost, Released, Settled
 from asyncqueue.job import LeasedJob, Note, Release, Report, printable
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.retry import Certainty, Outcome, RetryPolicy, Verdict, decide
 
-__all__ = ["ReportChore", "Sender", "serve_slot"]
+__all__ = ["ReportChore", "Sender", "board", "serve_slot"]
 
 log = logging.getLogger("asyncqueue")
 
@@ -48,7 +49,7 @@ async def serve_slot(flight: Flight, events: Events) -> None:
                 delivery = None
                 delivery = await flight.handoff.get()
                 if delivery.ended is None and loop.time() < delivery.lease_ends:
-                    delivery.began_at = loop.time()
+                    delivery.began_at = delivery.began_at or loop.time()
                     delivery.scope = scope
                     delivery.outcome = await _sent(delivery)
                 _land(flight, delivery, events)
@@ -65,6 +66,55 @@ def _land(flight: Flight, delivery: Delivery, events: Events) -> None:
     elif delivery.ended is None:
         delivery.ended = Ended.LAPSED
     flight.landed(delivery)
+
+
+def board(flight: Flight, events: Events, deliveries: list[Delivery]) -> list[Delivery]:
+    """Let go in requests of many, without a slot's task for each, what can; return what must go by itself."""
+    now = asyncio.get_running_loop().time()
+    alone: list[Delivery] = []
+    of_lane: dict[Lane, list[_Boarded]] = {}
+    for delivery in deliveries:
+        if delivery.lane.board is None or now >= delivery.lease_ends:
+            alone.append(delivery)
+        else:
+            of_lane.setdefault(delivery.lane, []).append(_Boarded(flight, events, delivery))
+    for lane, boarded in of_lane.items():
+        seats = lane.board([(one.delivery.job, one.answered) for one in boarded]) if lane.board else ()
+        for one, seat in zip(boarded, seats, strict=True):
+            if seat is None:
+                alone.append(one.delivery)
+            else:
+                one.seat = seat
+                one.delivery.began_at = now
+                one.delivery.scope = one
+    return alone
+
+
+class _Boarded:
+    """A delivery in a request of many: what its slot's task and scope would be otherwise."""
+
+    __slots__ = ("_events", "_flight", "delivery", "seat")
+
+    def __init__(self, flight: Flight, events: Events, delivery: Delivery) -> None:
+        self._flight = flight
+        self._events = events
+        self.delivery = delivery
+        self.seat: Seated | None = None
+
+    def answered(self, answer: Outcome | Exception | None) -> None:
+        delivery = self.delivery
+        if answer is None:
+            delivery.scope = None
+            delivery.is_boarded = True
+            self._flight.handoff.put_nowait(delivery)
+            return
+        delivery.outcome = answer if isinstance(answer, Outcome) else _unknown(delivery.job, answer)
+        _land(self._flight, delivery, self._events)
+
+    def cancel(self) -> None:
+        if self.seat is not None and not self.seat.leave():
+            self.delivery.began_at = 0.0  # it never left: its attempt is given back
+        _land(self._flight, self.delivery, self._events)
 
 
 async def _sent(delivery: Delivery) -> Outcome:

@@ -1,5 +1,6 @@
 """A dispatcher that sends batches to a real receiver, in processes that are killed."""
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -9,12 +10,14 @@ from contextlib import closing, contextmanager
 
 import pytest
 from dispatch_support import ROOT, Log, drained, ended, fill, running, until
-from send_servers import other_job, raw_server, silent
+from send_servers import answer, other_job, raw_server, silent
 
+from asyncqueue import wire
 from asyncqueue.dispatcher import Dispatcher
+from asyncqueue.dispatcher.flight import Ended
 from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.errors import ConfigError
-from asyncqueue.events import Settled
+from asyncqueue.events import LeaseLost, Settled
 from asyncqueue.lifecycle import Status
 from asyncqueue.retry import ACCEPTED, RetryPolicy
 from asyncqueue.testing.receiver import ScriptedReceiver
@@ -71,7 +74,7 @@ async def test_batches_go_to_the_receiver_and_each_job_is_settled_by_itself(queu
 
 async def test_dispatcher_and_receiver_killed_in_flight_every_effect_is_there_once(queue, path, tmp_path):
     inbox = tmp_path / "inbox.db"
-    ids = await fill(queue, 3_000)
+    ids = await fill(queue, 3_000, max_attempts=1_000)  # a receiver is not back at once
     command = ("asyncqueue", "dispatch", path)
     options = ("--drain", "--batch", 32, "--concurrency", 96, "--lease-ms", 2_500, "--timeout-ms", 400)
     options += ("--connect-timeout-ms", 400, "--retry-base-ms", 1, "--retry-cap-ms", 50, "--json")
@@ -127,3 +130,88 @@ def test_the_lease_must_outlast_a_send_with_batches_too(queue, batch):
     sender = HttpSender("http://127.0.0.1:1/", timeout_ms=10_000, batch=batch)
     with pytest.raises(ConfigError, match="lease_ms"):
         Dispatcher(queue, sender, lease_ms=12_000)
+
+
+async def test_a_stop_gives_back_what_never_left_and_counts_what_did(queue):
+    await fill(queue, 9)
+    async with raw_server(silent) as server:
+        sender = HttpSender(server.url(), batch=8)
+        dispatcher = Dispatcher(queue, sender, concurrency=9, grace_ms=0)
+        async with dispatcher, running(dispatcher):
+            await until(lambda: len(server.requests) == 2)  # eight together, and one that waited alone
+            assert {delivery.is_boarded for delivery in dispatcher._flight.held} == {False, True}
+            sender._gatherer._may_leave = lambda: False
+            await fill(queue, 3, "more")
+            dispatcher._flight.concurrency = 12
+            dispatcher._lanes[0].most = 12
+            dispatcher._claim.nudge()
+            await until(lambda: len(sender._gatherer._waiting) == 3)
+    jobs = {job.id: job for job in await queue.list()}
+    assert {job.attempts for job_id, job in jobs.items() if job_id.startswith("job")} == {1}
+    assert {job.attempts for job_id, job in jobs.items() if job_id.startswith("more")} == {0}
+    assert {job.status for job in jobs.values()} == {Status.PENDING}
+
+
+async def test_an_abort_ends_requests_that_jobs_share(queue):
+    await fill(queue, 20)
+    async with raw_server(silent) as server:
+        sender = HttpSender(server.url(), batch=10)
+        async with sender:
+            dispatcher = Dispatcher(queue, Uncloseable(sender), concurrency=20)
+            task = asyncio.create_task(dispatcher.run())
+            await until(lambda: len(server.requests) == 2)
+            dispatcher.abort()
+            await task
+            await until(lambda: not sender._gatherer._rides and not sender._session.connector._acquired)
+    assert (await queue.stats()).leased == 20
+
+
+class Uncloseable:
+    """The same sender, opened and closed by somebody else."""
+
+    def __init__(self, sender):
+        self.send, self.send_alone, self.board = sender.send, sender.send_alone, sender.board
+        self.batch, self.timeout_ms = sender.batch, sender.timeout_ms
+
+
+async def test_a_lost_lease_leaves_its_request_at_once_and_the_others_go_on__kind_4(queue):
+    release = asyncio.Event()
+
+    async def held(_server, request, writer):
+        await release.wait()
+        replies = [wire.encode_ack(item["id"], item["qty"], wire.ACCEPTED) for item in json.loads(request.body)]
+        writer.write(answer(b"[%b]" % b",".join(replies)))
+
+    await fill(queue, 5)
+    log = Log()
+    async with raw_server(held) as server:
+        sender = HttpSender(server.url(), batch=10)
+        async with Dispatcher(queue, sender, concurrency=5, events=log.events) as dispatcher, running(dispatcher):
+            await until(lambda: server.requests)
+            lost = next(d for d in dispatcher._flight.held if d.job.id == "job-00002")
+            lost.end(Ended.TAKEN)
+            await until(lambda: log.of(LeaseLost))
+            assert dispatcher.in_flight == 4
+            release.set()
+            await until(lambda: dispatcher.counts.done == 4)
+    assert (await queue.get("job-00002")).status is Status.LEASED
+    assert dispatcher.counts.lost == 1
+
+
+async def test_where_batches_are_refused_slowly_the_single_send_has_the_rest_of_the_time(queue):
+    async def slow(server, request, writer):
+        if "/batch" in request.head.split("\r\n")[0]:
+            await asyncio.sleep(0.3)
+            writer.write(answer(b"", "404 Not Found"))
+        else:
+            await silent(server, request, writer)
+
+    await fill(queue, 3)
+    async with raw_server(slow) as server:
+        sender = HttpSender(server.url(), batch=10, timeout_ms=1_000, connect_timeout_ms=1_000)
+        timeouts = []
+        timeout_of, sender._timeout_of = sender._timeout_of, lambda ms: (timeouts.append(ms), timeout_of(ms))[1]
+        async with Dispatcher(queue, sender) as dispatcher, running(dispatcher):
+            await until(lambda: dispatcher.counts.retried == 3)
+    assert len(timeouts) == 4
+    assert max(timeouts[1:]) <= 700
