@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from asyncqueue.clock import Clock
-from asyncqueue.errors import ConfigError, Conflict, InvalidJob, NotDead, QueueFull, UnknownJob
+from asyncqueue.errors import BadEffect, ConfigError, Conflict, InvalidJob, NotDead, QueueFull, UnknownJob
 from asyncqueue.job import (
     DEFAULT_KIND,
     DEFAULT_LEASE_MS,
@@ -196,6 +196,30 @@ class Queue:
             Claim(owner, limit, lease_ms, _names("queue", queues), _names("kind", kinds))
         )
 
+    async def claim_late(
+        self,
+        owner: str,
+        room: Callable[[], int],
+        *,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        queues: Sequence[str] | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> list[LeasedJob]:
+        """Do as `claim` does, with as many jobs as `room` says (0-1024) when the transaction has begun.
+
+        So whatever fell free while it waited for its turn is filled, too. `room` is called once, in the store's
+        thread, and may not wait.
+        """
+        check_id("owner", owner)
+        check_int("lease_ms", lease_ms, PRODUCT.lease_ms)
+        wanted = _names("queue", queues), _names("kind", kinds)
+
+        def claim() -> Claim | None:
+            limit = min(room(), CLAIM_MAX)
+            return Claim(owner, limit, lease_ms, *wanted) if limit > 0 else None
+
+        return await self._batches.claim_late(claim)
+
     async def finish(
         self,
         ticket: Ticket,
@@ -222,10 +246,24 @@ class Queue:
     async def finish_many(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """Settle several leases with one commit; see `finish`. The error of an effect is returned, not raised."""
         for report in reports:
-            _check_outcome(report.outcome)
-            _check_effect(report.outcome, report.effect)
-            check_int("delay_ms", report.delay_ms, PRODUCT.delay_ms)
+            _check_report(report)
         answers = await self._batches.finish(reports) if reports else []
+        if Status.PENDING in answers:
+            self._wake()
+        return answers
+
+    async def finish_late(self, reports: Callable[[], Sequence[Report]]) -> list[Status | None]:
+        """Settle what `reports` names when the transaction has begun, none with an effect. See `claim_late`."""
+
+        def checked() -> Sequence[Report]:
+            named = reports()
+            for report in named:
+                _check_report(report)
+                if report.effect is not None:
+                    raise BadEffect("an effect may wait, and a late report may not: give it to finish_many")
+            return named
+
+        answers = await self._batches.finish_late(checked)
         if Status.PENDING in answers:
             self._wake()
         return answers
@@ -612,6 +650,12 @@ def _job_filter(
         )
     except ValueError as error:
         raise InvalidJob(str(error)) from None
+
+
+def _check_report(report: Report) -> None:
+    _check_outcome(report.outcome)
+    _check_effect(report.outcome, report.effect)
+    check_int("delay_ms", report.delay_ms, PRODUCT.delay_ms)
 
 
 def _check_outcome(outcome: str) -> None:

@@ -68,12 +68,13 @@ class Door:
     async def read_body(self, request: web.Request) -> bytes:
         """Return the body, within its size and time; what is refused by its headers is not read at all."""
         headers = request.headers
-        if request.content_type != wire.JSON_TYPE or hdrs.CONTENT_ENCODING in headers:
+        is_json = headers.get(hdrs.CONTENT_TYPE) == wire.JSON_TYPE or request.content_type == wire.JSON_TYPE
+        if not is_json or hdrs.CONTENT_ENCODING in headers:
             raise WireError(wire.UNSUPPORTED, "Content-Type must be application/json, without Content-Encoding")
-        if (request.content_length or 0) > self.body_bytes_max:
-            raise self._too_large()
         content = request.content
         if not content.is_eof():
+            if (request.content_length or 0) > self.body_bytes_max:
+                raise self._too_large()
             return await self._read_slowly(content)
         try:
             body = content.read_nowait()  # all of it came with the headers: no wait, no timer

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
-from asyncqueue.stores.batching import Batcher
+from asyncqueue.stores.batching import Batch, Batcher
 from asyncqueue.wire import Message
 from receiver.stores.base import Arrival, Effect, InboxStore, Kept, Result, Totals
 
@@ -35,10 +35,10 @@ class Inbox:
         """
         return await self._batcher.submit(arrivals, sum(map(_weight, arrivals)))
 
-    async def _receive(self, sets: Sequence[Sequence[Arrival]]) -> list[list[Result] | Exception]:
+    async def _receive(self, batch: Batch[Sequence[Arrival], list[Result]]) -> list[list[Result] | Exception]:
         """Record several sets in one transaction, and hand each its own results."""
-        results = iter(await self._store.receive([arrival for one in sets for arrival in one]))
-        return [_together(list(islice(results, len(one)))) for one in sets]
+        results = iter(await self._store.receive(lambda: [arrival for one in batch.close() for arrival in one]))
+        return [_together(list(islice(results, len(one)))) for one in batch.close()]
 
     async def get(self, message_id: str) -> Kept | None:
         """Return what is kept of an accepted message, or None."""

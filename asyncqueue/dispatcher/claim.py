@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from asyncqueue.dispatcher.flight import Ended, Flight
 from asyncqueue.dispatcher.lane import Lane
@@ -118,10 +118,8 @@ class ClaimChore:
         found = is_full = False
         asks = deque(self._asks(rooms))
         while asks:
-            lanes, room = asks.popleft()
-            now = self._flight.rooms()
-            limit = min(room, *(now.get(lane, 0) for lane in lanes))
-            count = await self._claim(lanes, limit) if limit > 0 else 0
+            lanes, most = asks.popleft()
+            count, limit = await self._claim(lanes, most)
             if self.stopped:
                 return None
             found = found or count > 0
@@ -141,40 +139,57 @@ class ClaimChore:
         return self._pause_s()
 
     def _asks(self, rooms: Mapping[Lane, int]) -> list[tuple[list[Lane], int]]:
-        """Return what to ask for: unbounded lanes together, the others each by itself, in turns.
+        """Return whom to ask for and how many at most: unbounded lanes together, others each by itself, in turns.
 
         Together they are asked for what each of them has room for, so whatever comes fits.
         """
-        free, asks = self._flight.free, []
-        together = {lane: room for lane, room in rooms.items() if lane.room(free) == free}
-        if together:
-            asks.append(([*together], min(CLAIM_MAX, *together.values())))
-        asks += [([lane], min(room, CLAIM_MAX)) for lane, room in rooms.items() if lane not in together]
+        free = self._flight.free
+        together = [lane for lane in rooms if lane.room(free) == free]
+        groups = ([together] if together else []) + [[lane] for lane in rooms if lane not in together]
+        asks = [(lanes, CLAIM_MAX) for lanes in groups]
         self._turn = (self._turn + 1) % len(asks)
         return asks[self._turn :] + asks[: self._turn]
 
-    async def _claim(self, lanes: Iterable[Lane], limit: int) -> int:
-        """Claim up to `limit` jobs and hand them to the slots; return how many."""
+    async def _claim(self, lanes: Sequence[Lane], most: int) -> tuple[int, int]:
+        """Claim jobs and hand them to the slots; return how many, and how many there was room for in the end."""
+        flight, now = self._flight, asyncio.get_running_loop().time
+        limit = 0
+        asked_at = 0.0
+
+        def room() -> int:
+            nonlocal limit, asked_at
+            if self.under_way and not self.stopped:
+                flight.asked = limit = self._room(lanes, most)
+                asked_at = now()
+            return limit
+
+        if not self._room(lanes, most):
+            return 0, 0
         self.under_way = True
-        asked_at = asyncio.get_running_loop().time()
         try:
-            jobs = await self._queue.claim(
+            jobs = await self._queue.claim_late(
                 self._owner,
-                limit=limit,
+                room,
                 lease_ms=self._lease_ms,
                 queues=self._queues,
                 kinds=kinds_of(lanes),
             )
-            deliveries = self._flight.take(jobs, asked_at)
+            deliveries = flight.take(jobs, asked_at)
         finally:
-            self.under_way = False
+            self.under_way = False  # first: a claim that was cancelled before it began asks for nothing any more
+            flight.asked = 0
             self.on_looked()
         if self.stopped:  # too late to be used: given back
             for delivery in deliveries:
                 delivery.end(Ended.STOPPED)
         elif jobs and self._events:
-            self._events.emit(Claimed(len(jobs), self._flight.sending))
-        return len(jobs)
+            self._events.emit(Claimed(len(jobs), flight.sending))
+        return len(jobs), limit
+
+    def _room(self, lanes: Iterable[Lane], most: int) -> int:
+        """Return how many jobs these lanes may ask for together now, `most` at most; for any thread."""
+        rooms = self._flight.rooms()
+        return min(most, *(rooms.get(lane, 0) for lane in lanes))
 
     async def _note_due(self, lanes: Iterable[Lane], *, found: bool) -> None:
         """Set the timer for the next job that falls due.

@@ -98,20 +98,21 @@ class Flight:
         self.counts = counts
         self.held: set[Delivery] = set()
         self.handoff: asyncio.Queue[Delivery] = asyncio.Queue()
-        self.unreported: list[Delivery] = []
         self.sending = 0  # handed over and not ended
+        self.asked = 0  # asked for and not yet handed over
         self.lapse_at = float("inf")  # when the lapse chore looks next, in loop seconds
         self.on_sooner_lapse: Callable[[], None] = _nothing
         self.board: Callable[[list[Delivery]], Iterable[Delivery]] = _all  # those that need a slot's task
         self.on_free: Callable[[], None] = _nothing
-        self.on_ended: Callable[[], None] = _nothing
+        self.on_ended: Callable[[Delivery], None] = _ignored
         self.on_empty: Callable[[], None] = _nothing
 
     @property
     def free(self) -> int:
         """Return how many more jobs may be claimed now."""
-        reporting = len(self.held) - self.sending
-        return max(0, self.concurrency - self.sending - max(0, reporting - self.concurrency))
+        sending = self.sending  # once: it may change meanwhile, as the store's thread asks, too
+        reporting = len(self.held) - sending
+        return max(0, self.concurrency - sending - self.asked - max(0, reporting - self.concurrency))
 
     def rooms(self) -> dict[Lane, int]:
         """Return how many jobs of each lane may be claimed now, lanes without room left out.
@@ -119,8 +120,9 @@ class Flight:
         Free slots that are kept for the others do not count: a lane whose jobs hang or fail cannot fill them all.
         """
         free = self.free
-        unused = sum(lane.unused for lane in self.lanes)
-        rooms = {lane: lane.room(max(0, free - unused + lane.unused)) for lane in self.lanes}
+        unused = {lane: lane.unused for lane in self.lanes}  # once: see `free`
+        kept = sum(unused.values())
+        rooms = {lane: lane.room(max(0, free - kept + unused[lane])) for lane in self.lanes}
         return {lane: room for lane, room in rooms.items() if room > 0}
 
     def take(self, jobs: Iterable[LeasedJob], asked_at: float) -> list[Delivery]:
@@ -144,8 +146,7 @@ class Flight:
         """Take note that a send has ended: its slot is free and its report is due."""
         self.sending -= 1
         delivery.lane.sending -= 1
-        self.unreported.append(delivery)
-        self.on_ended()
+        self.on_ended(delivery)
         self.on_free()
 
     def drop(self, deliveries: Iterable[Delivery]) -> None:
@@ -159,6 +160,10 @@ class Flight:
 def _all(deliveries: list[Delivery]) -> Iterable[Delivery]:
     """Stand in until somebody subscribes."""
     return deliveries
+
+
+def _ignored(_delivery: Delivery) -> None:
+    """Stand in until somebody subscribes."""
 
 
 def _nothing() -> None:

@@ -1,6 +1,7 @@
 """When an endpoint as a whole must be left alone: it refuses everybody, or it asked for time."""
 
 import asyncio
+from collections.abc import Callable
 
 from asyncqueue.retry import Outcome, Verdict
 
@@ -19,6 +20,7 @@ class EndpointRest:
         self._faults = 0
         self._wrong_acks = 0
         self._until = 0.0
+        self._now: Callable[[], float] = _before_any_rest  # the event loop's clock, also for other threads
 
     def note(self, outcome: Outcome) -> float | None:
         """Take note of an outcome; the seconds of the rest that it starts or prolongs, or None."""
@@ -37,13 +39,18 @@ class EndpointRest:
             return None
         if not resting_s:
             self._faults += 1
-        self._until = asyncio.get_running_loop().time() + pause_s
+        self._now = asyncio.get_running_loop().time
+        self._until = self._now() + pause_s
         return pause_s
 
     def remaining_s(self) -> float:
-        """Return how long the endpoint still rests, in seconds."""
-        return max(0.0, self._until - asyncio.get_running_loop().time())
+        """Return how long the endpoint still rests, in seconds; for any thread."""
+        return max(0.0, self._until - self._now())
 
     def limit(self, free: int, sending: int) -> int:
         """Return how many of `free` slots may be used: while the last word was a fault, one probe at a time."""
         return min(free, max(0, 1 - sending)) if self._faults else free
+
+
+def _before_any_rest() -> float:
+    return 0.0

@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 
 from asyncqueue.dispatcher.claim import ClaimChore, kinds_of
 from asyncqueue.dispatcher.drain import DrainChore
-from asyncqueue.dispatcher.flight import Counts, Ended, Flight
+from asyncqueue.dispatcher.flight import Counts, Delivery, Ended, Flight
 from asyncqueue.dispatcher.lane import Lane
 from asyncqueue.dispatcher.lapse import LapseChore
 from asyncqueue.dispatcher.loop import Chore, Loop
@@ -211,9 +211,10 @@ class Dispatcher:
         """Make a loop for each chore, and let what happens wake who must act on it."""
         flight, queue = self._flight, self._queue
         self._notes = NoteChore(queue)
+        reports = ReportChore(queue, flight, self._policy, self._events, self._note)
         chores: list[tuple[Chore, float]] = [
             (self._claim, 5.0),
-            (ReportChore(queue, flight, self._policy, self._events, self._note), 1.0),
+            (reports, 1.0),
             (self._notes, 1.0),
             (RenewChore(queue, flight, self._lease_ms), self._lease_ms / 1000 / 12),
             (LapseChore(flight), 0.1),
@@ -230,13 +231,17 @@ class Dispatcher:
         }
         flight.board = partial(board, flight, self._events)
         flight.on_free = self._freed
-        flight.on_ended = self._loops["report"].wake
+        flight.on_ended = partial(self._ended, reports)
         flight.on_sooner_lapse = self._loops["lapse"].wake
         flight.on_empty = self._claim.on_looked = self._quietened
 
     def _freed(self) -> None:
         if self._claim.wants_slots:
             self._loops["claim"].wake()
+
+    def _ended(self, reports: ReportChore, delivery: Delivery) -> None:
+        reports.sort(delivery)
+        self._loops["report"].wake()
 
     def _quietened(self) -> None:
         self._quiet.set()

@@ -7,6 +7,7 @@ about the same time, and the claim that refills their slots, share one commit.
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -158,31 +159,56 @@ class ReportChore:
         self._flight = flight
         self._policy = policy
         self._events = events
-        self._reports: list[tuple[Delivery, Report]] = []
+        self._reports: deque[tuple[Delivery, Report]] = deque()
+        self._effects: list[tuple[Delivery, Report]] = []
         self._releases: list[tuple[Delivery, Release]] = []
 
     async def run_once(self) -> float | None:
         """Decide and report what has ended since the last pass."""
-        ended, self._flight.unreported = self._flight.unreported, []
-        for delivery in ended:
-            self._sort(delivery)
         if self._reports:
-            answers = await self._queue.finish_many([report for _delivery, report in self._reports])
-            reports, self._reports = self._reports, []
-            for (delivery, _report), answer in zip(reports, answers, strict=True):
-                if isinstance(answer, Exception):  # its effect failed and was undone: an honest retry
-                    text = printable(f"effect failed: {_described(answer)}")
-                    delivery.outcome = Outcome(Verdict.RETRY, Certainty.REFUSED, text)
-                    self._sort(delivery)
-                else:
-                    self._settled(delivery, answer)
-                    self._flight.drop((delivery,))
+            await self._report()
+        if self._effects:
+            await self._report_effects()
         if self._releases:
             await self._give_back()
-        return 0 if self._flight.unreported or self._reports else None
+        return 0 if self._reports or self._effects or self._releases else None
 
-    def _sort(self, delivery: Delivery) -> None:
-        """Turn an ended delivery into its report, its release, or nothing."""
+    async def _report(self) -> None:
+        """Report the plain outcomes: all that there are when the transaction begins."""
+        taken: list[tuple[Delivery, Report]] = []
+
+        def reports() -> list[Report]:
+            while self._reports:
+                taken.append(self._reports.popleft())
+            return [report for _delivery, report in taken]
+
+        try:
+            answers = await self._queue.finish_late(reports)
+        except BaseException:
+            self._reports.extendleft(reversed(taken))
+            raise
+        for (delivery, _report), answer in zip(taken, answers, strict=True):
+            self._settled(delivery, answer)
+        self._flight.drop(delivery for delivery, _report in taken)
+
+    async def _report_effects(self) -> None:
+        reports, self._effects = self._effects, []
+        try:
+            answers = await self._queue.finish_many([report for _delivery, report in reports])
+        except BaseException:
+            self._effects = reports + self._effects  # others have ended meanwhile
+            raise
+        for (delivery, _report), answer in zip(reports, answers, strict=True):
+            if isinstance(answer, Exception):  # its effect failed and was undone: an honest retry
+                text = printable(f"effect failed: {_described(answer)}")
+                delivery.outcome = Outcome(Verdict.RETRY, Certainty.REFUSED, text)
+                self.sort(delivery)
+            else:
+                self._settled(delivery, answer)
+                self._flight.drop((delivery,))
+
+    def sort(self, delivery: Delivery) -> None:
+        """Take note of a delivery that has ended: it becomes a report, a release, or nothing."""
         outcome = delivery.outcome
         if outcome is None and delivery.ended is Ended.STOPPED:
             if not delivery.began_at:
@@ -198,15 +224,19 @@ class ReportChore:
             delivery.outcome = _unknown(delivery.job, error)
             decision = None
         if isinstance(decision, Report):
-            self._reports.append((delivery, decision))
+            (self._reports if decision.effect is None else self._effects).append((delivery, decision))
         elif isinstance(decision, Release):
             self._releases.append((delivery, decision))
         else:
             self._left(delivery)
 
     async def _give_back(self) -> None:
-        answers = await self._queue.release_many([release for _delivery, release in self._releases])
         releases, self._releases = self._releases, []
+        try:
+            answers = await self._queue.release_many([release for _delivery, release in releases])
+        except BaseException:
+            self._releases = releases + self._releases
+            raise
         self._flight.counts.released += sum(answers)
         self._flight.drop(delivery for delivery, _release in releases)
         if self._events:

@@ -1,15 +1,17 @@
 """Group commit: whoever waits at the same moment shares one transaction.
 
-No wait is ever added to gather a batch: while one transaction runs, the next callers gather by themselves.
-Each caller still gets its own answer or its own error, and a cancelled one is withdrawn if its batch has
+No wait is ever added to gather a batch: while one transaction runs, the next callers gather by themselves. Each
+caller still gets its own answer or its own error, and a cancelled one is withdrawn if its batch has
 not begun.
 """
 
 import asyncio
 import os
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -18,10 +20,15 @@ from asyncqueue.job import LeasedJob, NewJob, Note, Redrive, Release, Renew, Rep
 from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, Store, Transaction
 
-__all__ = ["BatchedStore", "Batcher"]
+__all__ = ["Batch", "BatchedStore", "Batcher"]
 
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+
+_LANES = 2  # one batch runs, one lines up
+# Turns of the event loop that a batch lets pass before it asks for a transaction. What has arrived already is
+# handled in them and comes along; an idle loop makes them in microseconds.
+_TURNS = 3
 
 
 @dataclass(eq=False, slots=True)
@@ -32,23 +39,97 @@ class _Waiting(Generic[Request, Answer]):
     undelivered: Callable[[Answer], None] | None = None
 
 
-class Batcher(Generic[Request, Answer]):
-    """Runs requests in batches through `run`, one batch at a time, in order of arrival.
+class Batch(Generic[Request, Answer]):
+    """The requests of one transaction, chosen at the last moment: when the transaction asks for them.
 
-    `run` gets the requests of a batch and returns an answer or an exception for each, in the same order; if
-    it raises, every request of the batch gets that error. A batch takes what waits, up to `weight_max` (the
-    sum of the requests' weights; a single heavier request still runs, alone).
+    So a batch that had to wait for its turn takes along whoever came meanwhile.
+    """
+
+    def __init__(self, waiting: deque[_Waiting[Request, Answer]], weight_max: int) -> None:
+        self._waiting = waiting
+        self._weight_max = weight_max
+        self._founders = 0
+        self._entries: list[_Waiting[Request, Answer]] = []
+        self._closing = threading.Lock()
+        self.is_closed = False
+
+    def close(self) -> list[Request]:
+        """Take what waits and return it, from then on the same; may be called in the transaction's own thread.
+
+        A caller that is cancelled later than this cannot be withdrawn any more.
+        """
+        self._close_with(None)
+        return [entry.request for entry in self._entries]
+
+    def form(self) -> bool:
+        """Take note of who is there as the transaction is asked for; False (and closed) if everybody has left."""
+        self._founders = len(self._waiting)
+        if all(entry.answer.cancelled() for entry in self._waiting):
+            self._close_with(None)
+        return not self.is_closed
+
+    def _close_with(self, most: int | None) -> None:
+        with self._closing:
+            if not self.is_closed:
+                self.is_closed = (
+                    True  # before anything is taken: whoever comes and still sees False is taken along
+                )
+                self._take(len(self._waiting) if most is None else most)
+
+    def _take(self, most: int) -> None:
+        weight = 0
+        while self._waiting and most > 0:
+            entry = self._waiting[0]
+            if self._entries and weight + entry.weight > self._weight_max:
+                break
+            self._waiting.popleft()
+            most -= 1
+            if not entry.answer.cancelled():
+                self._entries.append(entry)
+                weight += entry.weight
+
+    def deliver(self, answers: Sequence[Answer | Exception]) -> None:
+        """Give each caller its answer or its error."""
+        for entry, answer in zip(self._entries, answers, strict=True):
+            if entry.answer.done():
+                if entry.undelivered and not isinstance(answer, Exception):
+                    entry.undelivered(answer)
+            elif isinstance(answer, Exception):
+                entry.answer.set_exception(answer)
+            else:
+                entry.answer.set_result(answer)
+
+    def fail(self, error: Exception) -> None:
+        """Give every caller this error; of a batch whose transaction never began, those who were there first."""
+        self._close_with(self._founders)
+        self.deliver([error] * len(self._entries))
+
+    def cancel(self) -> None:
+        """Cancel every caller."""
+        self._close_with(None)
+        for entry in self._entries:
+            entry.answer.cancel()
+
+
+class Batcher(Generic[Request, Answer]):
+    """Runs requests in batches through `run`, in order of arrival.
+
+    `run` gets a batch, closes it once its transaction has begun, and returns an answer or an exception for each of
+    its requests, in the same order; if it raises, every request of the batch gets that error. A batch takes what
+    waits, up to `weight_max` (the sum of the requests' weights; a single heavier request still runs, alone). While
+    one batch runs another one lines up behind it, so that the database never waits for the event loop.
     """
 
     def __init__(
         self,
-        run: Callable[[Sequence[Request]], Awaitable[Sequence[Answer | Exception]]],
+        run: Callable[[Batch[Request, Answer]], Awaitable[Sequence[Answer | Exception]]],
         weight_max: int = 1024,
     ) -> None:
         self._run = run
         self._weight_max = weight_max
         self._waiting: deque[_Waiting[Request, Answer]] = deque()
-        self._worker: asyncio.Task[None] | None = None
+        self._forming: Batch[Request, Answer] | None = None  # the youngest; it may be closed
+        self._lanes: set[asyncio.Task[None]] = set()
 
     async def submit(
         self, request: Request, weight: int = 1, undelivered: Callable[[Answer], None] | None = None
@@ -80,59 +161,44 @@ class Batcher(Generic[Request, Answer]):
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         entry = _Waiting(request, weight, answer, undelivered)
         self._waiting.append(entry)
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work(), name="asyncqueue-batches")
+        if self._needs_batch() and len(self._lanes) < _LANES:
+            lane = asyncio.create_task(self._work(self._new_batch()), name="asyncqueue-batches")
+            self._lanes.add(lane)
+            lane.add_done_callback(self._lanes.discard)
         return entry
+
+    def _needs_batch(self) -> bool:
+        """Whether somebody waits and no batch is going to take them."""
+        return bool(self._waiting) and (self._forming is None or self._forming.is_closed)
+
+    def _new_batch(self) -> Batch[Request, Answer]:
+        self._forming = Batch(self._waiting, self._weight_max)
+        return self._forming
 
     async def settle(self) -> None:
         """Wait until nothing is under way or waiting."""
-        while self._worker is not None and not self._worker.done():
-            await asyncio.wait((self._worker,))
+        while self._lanes:
+            await asyncio.wait(tuple(self._lanes))
 
-    async def _work(self) -> None:
+    async def _work(self, batch: Batch[Request, Answer]) -> None:
         try:
-            while self._waiting:
-                if batch := self._next_batch():
-                    await self._run_batch(batch)
-                # Those who were just answered run before this task does: they may be back with their next request.
-                await asyncio.sleep(0)
-        finally:  # only if this task itself was cancelled, as a closing event loop does
-            self._waiting, left = deque(), self._waiting
-            for entry in left:
-                entry.answer.cancel()
-
-    def _next_batch(self) -> list[_Waiting[Request, Answer]]:
-        batch: list[_Waiting[Request, Answer]] = []
-        weight = 0
-        while self._waiting:
-            entry = self._waiting[0]
-            if batch and weight + entry.weight > self._weight_max:
-                break
-            self._waiting.popleft()
-            if entry.answer.cancelled():
-                continue
-            batch.append(entry)
-            weight += entry.weight
-        return batch
-
-    async def _run_batch(self, batch: list[_Waiting[Request, Answer]]) -> None:
-        try:
-            answers = await self._run([entry.request for entry in batch])
-        except asyncio.CancelledError:
-            for entry in batch:
-                entry.answer.cancel()
+            await self._run_batch(batch)
+            while self._needs_batch():
+                batch = self._new_batch()
+                await self._run_batch(batch)
+        except asyncio.CancelledError:  # this task itself, as by a closing event loop
+            batch.cancel()
             raise
+
+    async def _run_batch(self, batch: Batch[Request, Answer]) -> None:
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        if not batch.form():
+            return
+        try:
+            batch.deliver(await self._run(batch))
         except Exception as error:  # noqa: BLE001 - handed to every caller of the batch
-            answers = [error] * len(batch)
-        for entry, answer in zip(batch, answers, strict=True):
-            if entry.answer.done():
-                if entry.undelivered and not isinstance(answer, Exception):
-                    entry.undelivered(answer)
-                continue
-            if isinstance(answer, Exception):
-                entry.answer.set_exception(answer)
-            else:
-                entry.answer.set_result(answer)
+            batch.fail(error)
 
 
 def _seen(answer: "asyncio.Future[Any]") -> None:
@@ -141,17 +207,28 @@ def _seen(answer: "asyncio.Future[Any]") -> None:
         answer.exception()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Call:
-    """One caller's request: a verb and its items."""
+    """One caller's request: a verb and its items, or what names them once the transaction has begun."""
 
     verb: str
-    items: Sequence[Any]
+    offered: Sequence[Any] | Callable[[], Sequence[Any]]
+    items: Sequence[Any] = ()
+
+    def close(self) -> None:
+        """Ask for the items, once."""
+        if callable(self.offered):
+            self.offered = self.offered()
+        self.items = self.offered
 
     @property
     def has_effect(self) -> bool:
-        """Whether it runs code of its caller, which may wait for anything."""
-        return self.verb == "finish" and any(report.effect is not None for report in self.items)
+        """Whether it runs code of its caller, which may wait for anything. Late reports have no effects."""
+        return (
+            self.verb == "finish"
+            and not callable(self.offered)
+            and any(report.effect is not None for report in self.offered)
+        )
 
 
 class BatchedStore:
@@ -164,7 +241,8 @@ class BatchedStore:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._batcher: Batcher[_Call, list[Any]] = Batcher(self._run)
+        self._batcher: Batcher[_Call, list[Any]] = Batcher(partial(self._run, inline=True))
+        self._effects: Batcher[_Call, list[Any]] = Batcher(partial(self._run, inline=False))
         self._is_closed = False
         self._pid = os.getpid()
 
@@ -176,9 +254,25 @@ class BatchedStore:
         """See `stores.base.Transaction`. A caller cancelled too late to be withdrawn has its leases released."""
         return await self._submit(_Call("claim", (claim,)), claim.limit, self._give_back)
 
+    async def claim_late(self, claim: Callable[[], Claim | None]) -> list[LeasedJob]:
+        """Do as `claim` does, with what `claim` returns once the transaction has begun; None asks for nothing.
+
+        It is called in the transaction's own thread and may not wait; once only, also if that is repeated.
+        """
+
+        def items() -> Sequence[Claim]:
+            wanted = claim()
+            return () if wanted is None else (wanted,)
+
+        return await self._submit(_Call("claim", items), 1, self._give_back)
+
     async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """See `stores.base.Transaction`."""
         return await self._submit(_Call("finish", reports), len(reports))
+
+    async def finish_late(self, reports: Callable[[], Sequence[Report]]) -> list[Status | None]:
+        """Settle the leases that `reports` names once the transaction has begun; no effects. See `claim_late`."""
+        return await self._submit(_Call("finish", reports), 1)
 
     async def note(self, notes: Sequence[Note]) -> None:
         """See `stores.base.Transaction`."""
@@ -208,6 +302,7 @@ class BatchedStore:
         self._check_process()
         self._is_closed = True
         try:
+            await self._effects.settle()
             await self._batcher.settle()
         finally:
             await self.store.close()
@@ -218,7 +313,8 @@ class BatchedStore:
         self._check_process()
         if self._is_closed:
             raise StoreClosed("the queue is closed")
-        return await self._batcher.submit(call, weight, undelivered)
+        batcher = self._effects if call.has_effect else self._batcher
+        return await batcher.submit(call, weight, undelivered)
 
     def _check_process(self) -> None:
         # Before anything is waited for: a batch under way at the fork never ends in the child.
@@ -229,37 +325,44 @@ class BatchedStore:
         if leased:
             self._batcher.post(_Call("release", [Release(job) for job in leased]), len(leased))
 
-    async def _run(self, calls: Sequence[_Call]) -> Sequence[list[Any] | Exception]:
+    async def _run(self, batch: Batch[_Call, list[Any]], *, inline: bool) -> Sequence[list[Any] | Exception]:
         try:
-            return await self._together(calls)
+            return await self._together(batch.close, inline=inline)
         except StoreError:  # the database's own trouble: every call of the batch has it
             raise
         except Exception:  # a bad item: it must not fail the others, so each call gets a transaction of its own
+            calls = batch.close()
             if len(calls) == 1:
                 raise
-            return [await self._alone(call) for call in calls]
+            return [await self._alone(call, inline=inline) for call in calls]
 
-    async def _together(self, calls: Sequence[_Call]) -> list[list[Any]]:
-        answers: dict[int, list[Any]] = {}
+    async def _together(self, take: Callable[[], Sequence[_Call]], *, inline: bool) -> list[list[Any]]:
+        """Run the calls that `take` names once the transaction has begun; it may be asked again."""
 
-        async def work(transaction: Transaction) -> None:
-            answers.clear()
+        async def work(transaction: Transaction) -> list[list[Any]]:
+            calls = take()
+            answers: list[list[Any]] = [[]] * len(calls)
+            for call in calls:
+                call.close()
             for verb in self._ORDER:
                 mine = [(place, call) for place, call in enumerate(calls) if call.verb == verb]
                 if verb == "claim":
                     for place, call in mine:
-                        answers[place] = await transaction.claim(call.items[0])
+                        for claim in call.items:
+                            answers[place] = await transaction.claim(claim)
                 elif mine:
                     merged = [item for _place, call in mine for item in call.items]
+                    if not merged:
+                        continue
                     rest = iter(await getattr(transaction, verb)(merged))
                     for place, call in mine:
                         answers[place] = list(islice(rest, len(call.items)))
+            return answers
 
-        await self.store.write(work, inline=not any(call.has_effect for call in calls))
-        return [answers[place] for place in range(len(calls))]
+        return await self.store.write(work, inline=inline)
 
-    async def _alone(self, call: _Call) -> list[Any] | Exception:
+    async def _alone(self, call: _Call, *, inline: bool) -> list[Any] | Exception:
         try:
-            return (await self._together((call,)))[0]
+            return (await self._together(lambda: (call,), inline=inline))[0]
         except Exception as error:  # noqa: BLE001 - handed to the caller of this call
             return error

@@ -80,8 +80,11 @@ class Totals:
 class InboxStore(Protocol):
     """An open inbox."""
 
-    async def receive(self, arrivals: Sequence[Arrival]) -> list[Result | Exception]:
+    async def receive(self, take: Callable[[], Sequence[Arrival]]) -> list[Result | Exception]:
         """Record a set of messages in one transaction: dedup rows, effects and answers commit together.
+
+        `take` names the messages; it is called once the transaction has begun, so that those who came while it
+        waited for its turn come along, and again (with the same answer) if it is repeated.
 
         A new id is accepted; a known one is a duplicate if quantity and payload are equal, else a conflict, which
         is kept as evidence and changes nothing. Of one id twice in a set, the first counts. An effect that raises

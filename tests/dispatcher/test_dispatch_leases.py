@@ -137,7 +137,7 @@ async def test_a_send_never_starts_under_a_lease_that_is_over(queue):
     """A claim that waited for the store for longer than its lease: its jobs are not sent."""
     await fill(queue, 2)
     hands = Hands(held=False)
-    claim = queue.claim
+    claim = queue.claim_late
     slow = [True]
 
     async def slow_claim(*args, **named):
@@ -146,7 +146,7 @@ async def test_a_send_never_starts_under_a_lease_that_is_over(queue):
             await asyncio.sleep(0.25)
         return jobs
 
-    queue.claim = slow_claim
+    queue.claim_late = slow_claim
     dispatcher = Dispatcher(queue, hands, lease_ms=200)
     async with running(dispatcher):
         await until(lambda: dispatcher.counts.lost == 2)
@@ -156,12 +156,12 @@ async def test_a_send_never_starts_under_a_lease_that_is_over(queue):
 
 async def test_a_refused_renewal_of_a_job_whose_report_waits_is_not_repeated_at_once__kind_9(queue):
     await fill(queue, 1)
-    verbs = Verbs(queue, "finish_many", "renew_many")
-    verbs.fail("finish_many", StoreBusy("busy"))
+    verbs = Verbs(queue, "finish_late", "renew_many")
+    verbs.fail("finish_late", StoreBusy("busy"))
     hands = Hands(held=False)
     dispatcher = Dispatcher(queue, hands, lease_ms=600)
     async with running(dispatcher):
-        await until(lambda: verbs.calls["finish_many"] >= 1)
+        await until(lambda: verbs.calls["finish_late"] >= 1)
         (delivery,) = dispatcher._flight.held
         await queue._batches.release([Release(delivery.job)])  # somebody takes it away
         await until(lambda: verbs.calls["renew_many"] >= 2)

@@ -14,7 +14,7 @@ from asyncqueue.job import Release
 from asyncqueue.lifecycle import Status
 from asyncqueue.retry import Outcome, Verdict
 
-CHORES = [("claim", "claim"), ("report", "finish_many"), ("renew", "renew_many"), ("sweep", "sweep")]
+CHORES = [("claim", "claim_late"), ("report", "finish_late"), ("renew", "renew_many"), ("sweep", "sweep")]
 
 
 @pytest.mark.parametrize(("chore", "verb"), CHORES)
@@ -53,7 +53,7 @@ async def test_a_chore_that_raises_restarts_and_health_goes_red_and_green__kind_
 async def test_health_is_red_before_the_start_and_while_the_claim_hangs__kind_10(queue):
     verbs = Verbs(queue, "version")
     hang = asyncio.Event()
-    claim = queue.claim
+    claim = queue.claim_late
 
     async def hanging(*args, **named):
         await hang.wait()
@@ -63,7 +63,7 @@ async def test_health_is_red_before_the_start_and_while_the_claim_hangs__kind_10
     assert not dispatcher.health().ok
     async with running(dispatcher):
         await until(lambda: dispatcher.health().ok)
-        queue.claim = hanging
+        queue.claim_late = hanging
         await queue.enqueue("job", 1)
         await until(lambda: not dispatcher.health().ok, 5)
         assert dispatcher.health().failing == ()
@@ -134,7 +134,7 @@ async def test_a_drain_outlives_a_store_that_cannot_be_read__kind_10(queue):
 
 async def test_a_failed_release_is_tried_again_and_the_reports_of_its_pass_are_not_repeated(queue):
     await fill(queue, 2)
-    verbs = Verbs(queue, "release_many", "finish_many")
+    verbs = Verbs(queue, "release_many", "finish_late")
     verbs.fail("release_many", StoreBusy("busy"), times=2)
     log = Log()
     sender = Scripted(Outcome(Verdict.HOLD, error="401"))
@@ -142,7 +142,7 @@ async def test_a_failed_release_is_tried_again_and_the_reports_of_its_pass_are_n
     async with running(dispatcher):
         await until(lambda: dispatcher.counts.released == 1)
     assert verbs.calls["release_many"] == 3
-    assert verbs.calls["finish_many"] == 1
+    assert verbs.calls["finish_late"] == 1
     assert len([event for event in log.of(Settled) if event.status is Status.DONE]) == 1
 
 

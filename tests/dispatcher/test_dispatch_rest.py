@@ -35,7 +35,7 @@ async def test_a_held_job_goes_back_unburnt_and_claims_rest(queue):
         await until(lambda: dispatcher.counts.released == 1)
         job = await queue.get(sender.sent[0][0])
         assert (job.status, job.attempts, job.token, job.last_error) == (Status.PENDING, 0, 1, "401 Unauthorized")
-        verbs = Verbs(queue, "claim")
+        verbs = Verbs(queue, "claim_late")
         await queue.enqueue("nudge", 1)
         await asyncio.sleep(0.05)
         assert not verbs.calls

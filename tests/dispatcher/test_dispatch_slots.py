@@ -12,6 +12,17 @@ from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.retry import RetryPolicy
 
+VERBS = (
+    "version",
+    "next_due_ms",
+    "claim",
+    "claim_late",
+    "sweep",
+    "renew_many",
+    "finish_many",
+    "finish_late",
+    "stats",
+)
 QUICK = RetryPolicy(base_ms=1, cap_ms=1)
 
 
@@ -19,17 +30,21 @@ async def test_claims_never_exceed_free_slots_and_sends_never_exceed_concurrency
     await fill(queue, 60)
     hands = Hands(held=False)
     asked = []
-    claim = queue.claim
+    claim = queue.claim_late
 
-    async def watched(owner, *, limit, **named):
-        asked.append((limit, dispatcher.in_flight))
-        return await claim(owner, limit=limit, **named)
+    async def watched(owner, room, **named):
+        def watched_room():  # runs in the store's thread, while sends end
+            in_flight = dispatcher.in_flight
+            asked.append((room(), in_flight))
+            return asked[-1][0]
+
+        return await claim(owner, watched_room, **named)
 
     async def deliver(job):
         await asyncio.sleep(0.001 * (job.token + len(job.id) % 3))
         return await hands(job)
 
-    queue.claim = watched
+    queue.claim_late = watched
     dispatcher = Dispatcher(queue, deliver, concurrency=7)
     await drained(dispatcher)
     assert asked
@@ -45,7 +60,7 @@ async def test_nothing_is_claimed_while_all_slots_are_taken(queue):
     async with running(dispatcher):
         await until(lambda: hands.running == 3)
         queue._wake()
-        verbs = Verbs(queue, "version", "claim")
+        verbs = Verbs(queue, "version", "claim_late")
         await queue.enqueue("one-more", 1)
         await asyncio.sleep(0.1)
         assert not verbs.calls
@@ -125,12 +140,12 @@ async def test_an_enqueue_in_this_process_wakes_at_once_whatever_the_poll_is(que
 
 
 async def test_an_enqueue_whose_claim_failed_once_is_not_forgotten__kind_10(queue):
-    verbs = Verbs(queue, "claim", "next_due_ms")
+    verbs = Verbs(queue, "claim_late", "next_due_ms")
     hands = Hands(held=False)
     dispatcher = Dispatcher(queue, hands, poll_ms=60_000)
     async with running(dispatcher):
         await until(lambda: verbs.calls["next_due_ms"])
-        verbs.fail("claim", StoreBusy("busy"), times=1)
+        verbs.fail("claim_late", StoreBusy("busy"), times=1)
         await queue.enqueue("first", 1)
         await until(lambda: dispatcher.counts.done == 1, 5)
         verbs.fail("next_due_ms", StoreBusy("busy"), times=1)
@@ -180,7 +195,7 @@ async def test_a_commit_of_another_connection_is_noticed_within_the_poll_bound__
 
 
 async def test_an_idle_dispatcher_asks_less_than_twice_a_poll_and_writes_nothing_but_the_sweep__kind_51(queue):
-    verbs = Verbs(queue, "version", "next_due_ms", "claim", "sweep", "renew_many", "finish_many", "stats")
+    verbs = Verbs(queue, *VERBS)
     dispatcher = Dispatcher(queue, Hands(), poll_ms=20)
     async with running(dispatcher):
         await until(lambda: verbs.calls["version"] >= 3)
@@ -195,7 +210,7 @@ async def test_an_idle_dispatcher_asks_less_than_twice_a_poll_and_writes_nothing
 @pytest.mark.parametrize("delay_ms", [0, 3_600_000])
 async def test_jobs_of_queues_that_are_not_ours_cost_an_idle_dispatcher_nothing__kind_51(queue, delay_ms):
     await fill(queue, 5, queue="theirs", delay_ms=delay_ms)
-    verbs = Verbs(queue, "version", "claim", "next_due_ms")
+    verbs = Verbs(queue, "version", "claim_late", "next_due_ms")
     dispatcher = Dispatcher(queue, Hands(held=False), poll_ms=5, queues=("ours",))
     async with running(dispatcher):
         await until(lambda: verbs.calls["version"] >= 3)
@@ -214,24 +229,24 @@ async def test_due_jobs_that_cannot_be_claimed_are_looked_for_with_growing_pause
         other.execute("INSERT INTO queues (name, paused) VALUES ('default', 1)")
     other.close()
     assert {"name", "paused"} <= columns
-    verbs = Verbs(queue, "version", "claim")
+    verbs = Verbs(queue, "version", "claim_late")
     dispatcher = Dispatcher(queue, Hands(held=False), poll_ms=5)
     async with running(dispatcher):
         await until(lambda: verbs.calls["version"] >= 100)
-        assert verbs.calls["claim"] < 20
+        assert verbs.calls["claim_late"] < 20
         assert dispatcher.health().ok
 
 
 async def test_slots_held_back_by_unanswered_reports_are_refilled_when_the_store_works_again__kind_9(queue):
     """Claims work while finishes fail: the dispatcher claims no more than a second set, and then goes on."""
     await fill(queue, 40)
-    verbs = Verbs(queue, "finish_many")
-    verbs.fail("finish_many", StoreBusy("busy"))
+    verbs = Verbs(queue, "finish_late")
+    verbs.fail("finish_late", StoreBusy("busy"))
     hands = Hands(held=False)
     dispatcher = Dispatcher(queue, hands, concurrency=4, poll_ms=60_000)
     async with running(dispatcher):
         await until(lambda: len(hands.ended) >= 8)
-        await until(lambda: verbs.calls["finish_many"] >= 4)
+        await until(lambda: verbs.calls["finish_late"] >= 4)
         assert len(hands.started) <= 9  # a full set of reports and one send beyond each slot at most
         assert not dispatcher.health().ok
         verbs.heal()

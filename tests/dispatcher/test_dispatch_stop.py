@@ -65,7 +65,7 @@ async def test_sends_beyond_the_grace_period_are_cut_and_reported_retry(queue, g
 async def test_a_claim_that_commits_while_stopping_is_given_back_with_its_attempt(queue):
     await fill(queue, 4)
     committed, go_on = asyncio.Event(), asyncio.Event()
-    claim = queue.claim
+    claim = queue.claim_late
 
     async def slow_claim(*args, **named):
         jobs = await claim(*args, **named)
@@ -73,7 +73,7 @@ async def test_a_claim_that_commits_while_stopping_is_given_back_with_its_attemp
         await go_on.wait()
         return jobs
 
-    queue.claim = slow_claim
+    queue.claim_late = slow_claim
     hands = Hands()
     dispatcher = Dispatcher(queue, hands, poll_ms=60_000)
     task = asyncio.create_task(dispatcher.run())
@@ -307,3 +307,25 @@ async def test_a_stop_that_lands_exactly_as_an_inner_await_completes_always_stop
     assert stats.leased == 0
     assert stats.total == 10_000
     assert stats.dead == 0
+
+
+async def test_a_claim_that_waits_for_its_turn_when_the_stop_comes_claims_nothing(queue):
+    await fill(queue, 4)
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    write = queue._store.write
+
+    async def held(work, **options):
+        asked.set()
+        await go_on.wait()
+        return await write(work, **options)
+
+    queue._store.write = held
+    dispatcher = Dispatcher(queue, Hands(), poll_ms=60_000)
+    task = asyncio.create_task(dispatcher.run())
+    await until(lambda: asked.is_set() and dispatcher._claim.under_way)
+    dispatcher.stop()
+    await until(lambda: dispatcher._claim.stopped)
+    go_on.set()
+    await stopped(task)
+    assert (dispatcher.counts.claimed, dispatcher.counts.released) == (0, 0)
+    assert {(job.status, job.token) for job in await queue.list()} == {(Status.PENDING, 0)}

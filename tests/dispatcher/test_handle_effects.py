@@ -9,6 +9,7 @@ from dispatch_support import Hands, Log, Verbs, drained, fill, running, until
 
 from asyncqueue.clock import ManualClock
 from asyncqueue.dispatcher import Dispatcher
+from asyncqueue.errors import StoreBusy
 from asyncqueue.events import ChoreFailed
 from asyncqueue.job import Effect
 from asyncqueue.lifecycle import Status
@@ -182,3 +183,68 @@ async def test_an_effect_waits_for_the_store_with_its_report(queue, ledger):
     assert ledger() == [(job_id, 1) for job_id in ids]
     assert verbs.calls["finish_many"] >= 4
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_effect_whose_send_ends_while_others_are_reported_is_not_lost(queue, ledger, fails):
+    second = asyncio.Event()
+    reporting, go_on = asyncio.Event(), asyncio.Event()
+    finish_many = queue.finish_many
+    failures = [StoreBusy("busy")] if fails else []
+
+    async def deliver(job):
+        if job.id == "job-00001":
+            await second.wait()
+        return books(job)
+
+    async def slow(reports):
+        reporting.set()
+        await go_on.wait()
+        if failures:
+            raise failures.pop()
+        return await finish_many(reports)
+
+    queue.finish_many = slow
+    ids = await fill(queue, 2)
+    dispatcher = Dispatcher(queue, deliver, policy=QUICK)
+    async with running(dispatcher):
+        await until(reporting.is_set)
+        second.set()
+        await until(lambda: not dispatcher.in_flight)
+        go_on.set()
+        await until(lambda: dispatcher.counts.done == 2)
+    assert ledger() == [(job_id, 1) for job_id in ids]
+    assert dispatcher.counts.claimed == 2
+
+
+async def test_reports_that_end_while_others_fail_keep_their_order_and_none_is_lost_or_doubled(queue):
+    gates = {f"job-{n:05}": asyncio.Event() for n in range(4)}
+    await fill(queue, 4)
+    named, failing = [], True
+    finish_late = queue.finish_late
+
+    async def watched(reports):
+        def noted():
+            found = reports()
+            named.append([report.ticket.id for report in found])
+            if failing:
+                raise OSError("away")
+            return found
+
+        return await finish_late(noted)
+
+    async def deliver(job):
+        await gates[job.id].wait()
+        return True
+
+    queue.finish_late = watched
+    dispatcher = Dispatcher(queue, deliver)
+    async with running(dispatcher):
+        await until(lambda: dispatcher.in_flight == 4)
+        for count, gate in enumerate(gates.values(), 1):
+            gate.set()
+            await until(lambda count=count: named and len(named[-1]) == count)
+        failing = False
+        await until(lambda: dispatcher.counts.done == 4)
+    assert all(ids == list(gates)[: len(ids)] for ids in named)
+    assert dispatcher.counts.stale == 0

@@ -48,14 +48,14 @@ async def test_a_client_that_hangs_up_at_every_byte_leaves_nothing_half_way(inbo
 
 async def test_a_client_that_leaves_while_its_message_is_being_written_has_it_written_once(inbox):
     began, go = asyncio.Event(), asyncio.Event()
-    write = inbox.database._write
+    write = inbox.database.write_inline
 
     async def held(work):
         began.set()
         await go.wait()
         return await write(work)
 
-    inbox.database._write = held
+    inbox.database.write_inline = held
     _reader, writer = await asyncio.open_connection("127.0.0.1", inbox.port)
     writer.write(request(message("a", 3)))
     async with asyncio.timeout(20):
@@ -71,7 +71,7 @@ async def test_a_client_that_leaves_while_its_message_is_being_written_has_it_wr
 async def test_posts_that_wait_together_share_one_transaction(inbox):
     transactions = 0
     go = asyncio.Event()
-    write = inbox.database._write
+    write = inbox.database.write_inline
 
     async def counted(work):
         nonlocal transactions
@@ -79,7 +79,7 @@ async def test_posts_that_wait_together_share_one_transaction(inbox):
         await go.wait()
         return await write(work)
 
-    inbox.database._write = counted
+    inbox.database.write_inline = counted
     posts = [asyncio.create_task(post(inbox.port, f"m{n}")) for n in range(MANY)]
     await until(lambda: inbox.door.inside == MANY)
     go.set()
@@ -93,10 +93,10 @@ async def test_a_set_costs_as_many_statements_as_one_message(inbox):
     store = inbox.door.inbox._store
     writer = inbox.database._writer
     await writer.set_trace_callback(lambda sql: seen.append(sql.split()[0]))
-    await store.receive([Arrival(Message("one", 1, None), None, None)])
+    await store.receive(lambda: [Arrival(Message("one", 1, None), None, None)])
     one = list(seen)
     seen.clear()
-    await store.receive([Arrival(Message(f"m{n}", 1, '{"x":1}'), n, n) for n in range(1_000)])
+    await store.receive(lambda: [Arrival(Message(f"m{n}", 1, '{"x":1}'), n, n) for n in range(1_000)])
     await writer.set_trace_callback(None)
     assert seen == one == ["BEGIN", "INSERT", "INSERT", "UPDATE", "COMMIT"]
 
@@ -115,8 +115,15 @@ async def test_one_set_with_every_kind_of_answer(inbox):
         ]
     ]
     accepted, duplicate, conflict = Result.ACCEPTED, Result.DUPLICATE, Result.CONFLICT
-    assert await store.receive(arrivals) == [accepted, accepted, duplicate, conflict, conflict, duplicate]
-    assert await store.receive(arrivals) == [duplicate, duplicate, duplicate, conflict, conflict, duplicate]
+    assert await store.receive(lambda: arrivals) == [accepted, accepted, duplicate, conflict, conflict, duplicate]
+    assert await store.receive(lambda: arrivals) == [
+        duplicate,
+        duplicate,
+        duplicate,
+        conflict,
+        conflict,
+        duplicate,
+    ]
     assert check_whole(inbox.path) == {"a": 1, "b": 2}
     assert look(inbox.path, "SELECT id, times FROM inbox ORDER BY id") == [("a", 6), ("b", 2)]
     assert look(inbox.path, "SELECT * FROM totals") == [(1, 2, 3, 6, 4)]
@@ -128,14 +135,15 @@ async def test_one_set_with_every_kind_of_answer(inbox):
 
 async def test_a_hostile_client_cannot_fill_the_disk_with_conflicts(inbox):
     store = inbox.door.inbox._store
-    await store.receive([Arrival(Message("a", 1, None), None, None)])
+    await store.receive(lambda: [Arrival(Message("a", 1, None), None, None)])
     for round_number in range(3):
         offered = [Message("a", 2 + n + 500 * round_number, '"' + "x" * 10_000 + '"') for n in range(500)]
-        assert set(await store.receive([Arrival(one, None, None) for one in offered])) == {Result.CONFLICT}
+        arrivals = [Arrival(one, None, None) for one in offered]
+        assert set(await store.receive(lambda arrivals=arrivals: arrivals)) == {Result.CONFLICT}
     ((rows, longest),) = look(inbox.path, "SELECT count(*), max(length(payload)) FROM conflicts")
     assert (rows, longest) == (16, 4_096)
     again = [Arrival(Message("a", 2, '"' + "x" * 10_000 + '"'), None, None)] * 7
-    await store.receive(again)
+    await store.receive(lambda: again)
     assert look(inbox.path, "SELECT times FROM conflicts WHERE qty = 2") == [(8,)]
     assert (await get(inbox.port, "/totals")).json["conflicts"] == 1_507
 
@@ -196,7 +204,7 @@ async def test_repeats_of_a_failed_message_in_one_set_are_told_the_same(tmp_path
     caplog.set_level(logging.CRITICAL, "receiver")
     try:
         arrivals = [Arrival(Message(*values), None, None) for values in [("a", 1, '"fail"'), ("b", 1, None)] * 2]
-        results = await store.receive(arrivals)
+        results = await store.receive(lambda: arrivals)
         assert results == [Result.EFFECT_FAILED, Result.ACCEPTED, Result.EFFECT_FAILED, Result.DUPLICATE]
         assert (await store.totals()).requests == 2
     finally:
@@ -227,7 +235,7 @@ async def test_an_effect_cannot_end_the_transaction(serve, end, caplog):
     async with serve(effect=effect) as inbox:
         store = inbox.door.inbox._store
         arrivals = [Arrival(Message(name, 1, None), None, None) for name in ("first", "bad", "last")]
-        assert await store.receive(arrivals) == [Result.ACCEPTED, Result.EFFECT_FAILED, Result.ACCEPTED]
+        assert await store.receive(lambda: arrivals) == [Result.ACCEPTED, Result.EFFECT_FAILED, Result.ACCEPTED]
         assert sorted(look(inbox.path, "SELECT id FROM stock")) == sorted(look(inbox.path, "SELECT id FROM inbox"))
         assert (await post(inbox.port, "next")).result == "accepted"
 
@@ -245,7 +253,7 @@ async def test_an_effect_that_loses_the_transaction_fails_its_set_loudly(serve, 
         store = inbox.door.inbox._store
         arrivals = [Arrival(Message(name, 1, None), None, None) for name in ("first", "bad", "last")]
         with pytest.raises(StoreError, match="effect of bad"):
-            await store.receive(arrivals)
+            await store.receive(lambda: arrivals)
         answer = await post(inbox.port, "bad")
         assert (answer.status, answer.problem) == (503, "busy")
         assert "effect of bad" in caplog.text
@@ -279,17 +287,17 @@ async def test_an_effect_may_change_the_row_factory(serve):
 
 @pytest.mark.parametrize("error", [StoreBusy("busy"), StoreFull("full"), StoreError("disk I/O error")], ids=repr)
 async def test_a_503_of_the_store_is_never_remembered_and_said_once(inbox, error, caplog):
-    write = inbox.database._write
+    write = inbox.database.write_inline
 
     async def fail(_work):
         raise error
 
-    inbox.database._write = fail
+    inbox.database.write_inline = fail
     answers = await asyncio.gather(*(post(inbox.port, f"m{n}") for n in range(20)))
     for answer in answers:
         assert (answer.status, answer.problem, answer.headers["retry-after"]) == (503, "busy", "1")
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
-    inbox.database._write = write
+    inbox.database.write_inline = write
     assert check_whole(inbox.path) == {}
     again = await asyncio.gather(*(post(inbox.port, f"m{n}") for n in range(20)))
     assert {answer.result for answer in again} == {"accepted"}

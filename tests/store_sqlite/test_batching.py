@@ -1,6 +1,7 @@
 """Group commit: few transactions, own answers, withdrawn waiters, and an end that waits."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -42,6 +43,26 @@ def hold(transactions):
     transactions["hold"] = asyncio.Event()
     transactions["entered"].clear()
     return transactions["hold"]
+
+
+@pytest.fixture
+def begun(queue, monkeypatch):
+    """Hold the next transaction just before its commit, in the driver's thread: (it is there, let it go)."""
+    original = queue._store.write
+    reached, go = threading.Event(), threading.Event()
+
+    async def write(work, **options):
+        async def held(transaction):
+            answers = await work(transaction)
+            reached.set()
+            assert go.wait(20)
+            return answers
+
+        return await original(held, **options)
+
+    monkeypatch.setattr(queue._store, "write", write)
+    yield reached, go
+    go.set()
 
 
 async def test_a_thousand_callers_share_few_transactions_and_each_gets_its_own_answer(queue, transactions):
@@ -103,14 +124,27 @@ async def test_waiter_cancelled_before_its_batch_began_is_withdrawn(queue, trans
     assert [job.id for job in await queue.list()] == ["first", "stays"]
 
 
-async def test_claim_cancelled_when_its_batch_had_begun_gives_its_leases_back(queue, transactions):
-    await queue.enqueue("a", 1)
+async def test_caller_who_comes_while_the_transaction_waits_for_its_turn_is_taken_along(queue, transactions):
     held = hold(transactions)
-    claiming = asyncio.ensure_future(queue.claim("w"))
+    first = asyncio.ensure_future(queue.enqueue("first", 1))
     await transactions["entered"].wait()
+    late = [asyncio.ensure_future(queue.enqueue(f"late-{n}", 1)) for n in range(3)]
+    await asyncio.sleep(0)
+    held.set()
+    assert await asyncio.gather(first, *late) == [True] * 4
+    assert transactions["count"] == 1
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["now", "late"])
+async def test_claim_cancelled_when_its_batch_had_begun_gives_its_leases_back(queue, request, late):
+    await queue.enqueue("a", 1)
+    reached, go = request.getfixturevalue("begun")
+    claiming = asyncio.ensure_future(queue.claim_late("w", lambda: 1) if late else queue.claim("w"))
+    while not reached.is_set():
+        await asyncio.sleep(0)
     claiming.cancel()
     await asyncio.wait([claiming])
-    held.set()
+    go.set()
     await queue._batches._batcher.settle()
     found = await queue.get("a")
     assert (found.status, found.attempts, found.token) == (Status.PENDING, 0, 1)
@@ -210,7 +244,8 @@ async def _close_at_the_end(queue):
 async def batches_of(weights, weight_max):
     batches = []
 
-    async def run(requests):
+    async def run(batch):
+        requests = batch.close()
         batches.append(list(requests))
         await asyncio.sleep(0)
         return [request * 10 for request in requests]
@@ -237,7 +272,8 @@ async def test_batches_are_split_by_weight_in_order_of_arrival(weights, batches)
 
 
 async def test_answers_that_are_errors_are_raised_to_their_own_caller_only():
-    async def run(requests):
+    async def run(batch):
+        requests = batch.close()
         return [ValueError(request) if request == 1 else request for request in requests]
 
     batcher = Batcher(run)
@@ -249,14 +285,157 @@ async def test_answers_that_are_errors_are_raised_to_their_own_caller_only():
 async def test_posted_request_runs_without_a_waiter_and_its_error_is_nobodys():
     ran = []
 
-    async def run(requests):
-        ran.extend(requests)
+    async def run(batch):
+        ran.extend(batch.close())
         raise OSError("no")
 
     batcher = Batcher(run)
     batcher.post("x")
     await batcher.settle()
     assert ran == ["x"]
+
+
+class Runs:
+    """Batches of a batcher, each held before it is closed and again before it is answered."""
+
+    def __init__(self):
+        self.batcher = Batcher(self.run)
+        self.began = []  # batches in order
+        self.closed = []  # their requests
+        self.close = asyncio.Semaphore(0)
+        self.answer = asyncio.Semaphore(0)
+
+    async def run(self, batch):
+        self.began.append(batch)
+        await self.close.acquire()
+        requests = batch.close()
+        self.closed.append(list(requests))
+        await self.answer.acquire()
+        return [request.upper() for request in requests]
+
+    def submit(self, *requests):
+        return [asyncio.ensure_future(self.batcher.submit(request)) for request in requests]
+
+
+@pytest.fixture
+async def runs():
+    return Runs()
+
+
+async def turns():
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_batch_takes_whoever_waits_when_it_is_closed_and_nobody_later(runs):
+    first = runs.submit("a", "b")
+    await turns()
+    assert len(runs.began) == 1
+    second = runs.submit("c", "d")
+    await turns()
+    second[0].cancel()  # before it is closed: withdrawn
+    await turns()
+    runs.close.release()
+    await turns()
+    assert runs.closed == [["a", "b", "d"]]
+    first[0].cancel()  # after it: too late
+    later = runs.submit("e")
+    await turns()
+    runs.answer.release()
+    assert await asyncio.gather(first[1], second[1]) == ["B", "D"]
+    assert runs.closed == [["a", "b", "d"]]
+    assert runs.began[0].close() == ["a", "b", "d"]
+    runs.close.release()
+    runs.answer.release()
+    assert await asyncio.gather(*later) == ["E"]
+
+
+async def test_next_batch_lines_up_while_one_runs_and_no_third(runs):
+    first = runs.submit("a")
+    await turns()
+    runs.close.release()
+    await turns()
+    second = runs.submit("b")
+    await turns()
+    assert len(runs.began) == 2  # although the first is not answered
+    runs.close.release()
+    await turns()
+    third = runs.submit("c")
+    await turns()
+    assert len(runs.began) == 2
+    runs.answer.release()
+    runs.answer.release()
+    assert await asyncio.gather(*first, *second) == ["A", "B"]
+    runs.close.release()
+    runs.answer.release()
+    assert await asyncio.gather(*third) == ["C"]
+    await runs.batcher.settle()
+    assert runs.closed == [["a"], ["b"], ["c"]]
+
+
+async def test_batch_that_fails_before_it_began_fails_only_those_who_were_there_when_it_was_formed():
+    go = asyncio.Event()
+    closed = []
+
+    async def run(batch):
+        if not go.is_set():
+            await go.wait()
+            raise StoreBusy("held")
+        closed.append(batch.close())
+        return closed[-1]
+
+    batcher = Batcher(run)
+    founders = [asyncio.ensure_future(batcher.submit(name)) for name in "ax"]
+    await turns()
+    late = [asyncio.ensure_future(batcher.submit(name)) for name in "bc"]
+    await turns()
+    go.set()
+    assert await asyncio.gather(*late) == ["b", "c"]
+    answers = await asyncio.gather(*founders, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreBusy] * 2
+    assert closed == [["b", "c"]]
+
+
+async def test_batch_whose_callers_have_all_left_is_not_run(runs):
+    leavers = runs.submit("a", "b")
+    await asyncio.sleep(0)
+    for task in leavers:
+        task.cancel()
+    await runs.batcher.settle()
+    assert runs.began == []
+    stays = runs.submit("c")
+    runs.close.release()
+    runs.answer.release()
+    assert await asyncio.gather(*stays) == ["C"]
+
+
+async def test_batches_closed_in_another_thread_lose_and_double_nobody():
+    """The transaction closes its batch in its own thread, while callers come and go in the loop's."""
+    taken = []
+
+    async def run(batch):
+        requests = await asyncio.to_thread(batch.close)
+        assert batch.close() == requests
+        taken.extend(requests)
+        return requests
+
+    batcher = Batcher(run, weight_max=7)
+    answered = []
+
+    async def caller(number):
+        for n in range(50):
+            request = number * 1000 + n
+            try:
+                async with asyncio.timeout(0 if n % 7 == 3 else 20):
+                    answered.append(await batcher.submit(request))
+            except TimeoutError:
+                pass
+
+    await asyncio.gather(*(caller(number) for number in range(20)))
+    await batcher.settle()
+    assert len(set(taken)) == len(taken)
+    assert set(answered) <= set(taken)
+    assert len(answered) == 20 * 50 - 20 * 7
 
 
 async def test_leases_of_a_claim_cancelled_while_the_queue_closes_are_given_back(queue, transactions):

@@ -419,7 +419,7 @@ async def test_fork_while_a_batch_is_under_way_is_refused_at_once_too(path):
     async with Queue.open(path) as queue:
         writing = asyncio.ensure_future(queue.enqueue("a", 1))
         await asyncio.sleep(0)
-        assert not queue._batches._batcher._worker.done()
+        assert [lane.done() for lane in queue._batches._batcher._lanes] == [False]
         assert refused_in_a_forked_child(lambda: queue.enqueue("b", 1), queue.stats, queue.close) == 3
         assert await writing
         assert [job.id for job in await queue.list()] == ["a"]

@@ -33,9 +33,9 @@ async def test_only_one_holds_the_turn_and_leaving_hands_it_over(gates, until):
     assert not entering.done()
     first.leave()
     await entering
-    assert not first._try()
+    assert not first.try_enter()
     second.leave()
-    assert first._try()
+    assert first.try_enter()
 
 
 @pytest.mark.parametrize("way", ["cancel", "timeout", "scope"])
@@ -59,10 +59,10 @@ async def test_waiter_that_leaves_while_its_thread_waits_does_not_keep_the_turn(
     assert second._thread_waits
     first.leave()
     await until(lambda: not second._thread_waits)
-    assert third._try()
+    assert third.try_enter()
     third.leave()
     await second.enter()
-    assert not first._try()
+    assert not first.try_enter()
 
 
 async def test_next_waiter_joins_the_thread_that_still_waits(gates, until):
@@ -77,9 +77,9 @@ async def test_next_waiter_joins_the_thread_that_still_waits(gates, until):
     await asyncio.sleep(0)
     first.leave()
     await entering
-    assert not third._try()
+    assert not third.try_enter()
     second.leave()
-    assert third._try()
+    assert third.try_enter()
 
 
 async def test_waiter_cancelled_as_the_turn_arrives_hands_it_on(gates, until):
@@ -93,7 +93,7 @@ async def test_waiter_cancelled_as_the_turn_arrives_hands_it_on(gates, until):
     entering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await entering
-    assert third._try()
+    assert third.try_enter()
 
 
 async def test_gate_closed_while_its_thread_waits_is_closed_by_that_thread(gates, until, resources):
@@ -108,7 +108,7 @@ async def test_gate_closed_while_its_thread_waits_is_closed_by_that_thread(gates
     first.leave()
     left = (threads - 1, descriptors - 1)
     assert resources(left) == left
-    assert third._try()
+    assert third.try_enter()
 
 
 HOLDER = """

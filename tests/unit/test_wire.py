@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import time
 
 import pytest
@@ -201,3 +202,76 @@ DATE_LIKE = st.builds(
 def test_retry_after_never_raises_and_is_bounded(value, now_ms):
     wait_ms = wire.parse_retry_after(value, now_ms)
     assert wait_ms is None or 0 <= wait_ms <= wire.RETRY_AFTER_MS_MAX
+
+
+def _parsed(body):
+    try:
+        return wire.parse_message(body)
+    except wire.WireError as error:
+        return error.problem, error.detail
+
+
+def _without_shortcut(function, *arguments):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "_PLAIN", re.compile(b"(?!)"))
+        patch.setattr(wire, "encode_ack", lambda *_: b"")
+        return function(*arguments)
+
+
+PLAIN_PARTS = st.sampled_from(
+    [
+        b'{"id":"',
+        b'","qty":',
+        b"}",
+        b"a",
+        b"-",
+        b"_",
+        b"0",
+        b"7",
+        b" ",
+        b"\n",
+        b'"',
+        b"\\u0061",
+        b"\xc3\xa9",
+        b"\xff",
+    ]
+)
+NEARLY_PLAIN = st.one_of(
+    st.builds(
+        lambda name, qty, end: b'{"id":"' + name + b'","qty":' + qty + b"}" + end,
+        st.lists(
+            st.sampled_from([b"a", b"-", b"_", b"0", b"9" * 20, b" ", b"\\u0061", b"\xff", b"\xc3\xa9", b"."])
+        ).map(b"".join),
+        st.lists(
+            st.sampled_from([b"0", b"1", b"9" * 7, b"-", b".0", b"e1", b" ", b"\n", b"true", b"\xd9\xa1"]),
+            max_size=4,
+        ).map(b"".join),
+        st.sampled_from([b"", b"", b"\n", b" ", b"}", b"\0"]),
+    ),
+    st.lists(PLAIN_PARTS, max_size=8).map(b"".join),
+    st.binary(max_size=60),
+)
+
+
+@given(st.one_of(NEARLY_PLAIN, st.builds(wire.encode_body, IDS, QTYS, st.none())))
+def test_a_plain_body_is_read_as_strictly_without_json(body):
+    assert _parsed(body) == _without_shortcut(_parsed, body)
+
+
+def test_plain_bodies_take_the_shortcut(monkeypatch):
+    """Else the test above compares the slow way with itself."""
+    monkeypatch.setattr(wire, "strict_object", None)
+    assert wire.parse_message(b'{"id":"a-Z_9","qty":12}') == wire.Message("a-Z_9", 12, None)
+    monkeypatch.setattr(wire, "_loads_or_none", None)
+    assert wire.is_ack(b'{"id":"a","qty":3,"result":"accepted"}', "a", 3)
+
+
+ACKS = st.tuples(IDS, QTYS, st.sampled_from(["accepted", "duplicate", "Accepted", "no"]))
+
+
+@given(IDS, QTYS, ACKS, st.sampled_from([b"", b" ", b"}"]))
+def test_an_ack_is_recognized_as_strictly_without_json(job_id, qty, ack, end):
+    other, other_qty, result = ack
+    for name, count in ((job_id, qty), (other, qty), (job_id, other_qty)):
+        body = wire.encode_ack(name, count, result) + end
+        assert wire.is_ack(body, job_id, qty) == _without_shortcut(wire.is_ack, body, job_id, qty)

@@ -13,13 +13,12 @@ import sqlite3
 import stat
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 import aiosqlite
-import anyio
 
 from asyncqueue.errors import (
     ConfigError,
@@ -33,6 +32,7 @@ from asyncqueue.errors import (
 from asyncqueue.stores.shield import shielded
 from asyncqueue.stores.sqlite import statements
 from asyncqueue.stores.sqlite.gate import Gate
+from asyncqueue.stores.sqlite.turn import Turn
 
 __all__ = ["Database", "Journal", "Profile", "check_path", "has_wal_reset_bug", "translated"]
 
@@ -145,33 +145,76 @@ class InlineConnection:
 
 
 class _OneHop(Generic[T]):
-    """A transaction that runs as if it were one statement. It is the cursor of that statement, too."""
+    """A transaction that runs as if it were one statement. It is the cursor of that statement, too.
+
+    It takes its turn among the processes by itself and leaves it by itself, so that the turn ends with the commit
+    and not when the event loop learns of it. `entered` tells that the gate was passed for it already.
+    """
 
     result: T
 
-    def __init__(self, work: Work[T]) -> None:
+    def __init__(
+        self,
+        work: Work[T],
+        gate: Gate | None,
+        patient_until: float,
+        *,
+        entered: bool,
+        on_busy: Callable[[], None],
+    ) -> None:
         self._work = work
-        self.is_committed = False
+        self._gate = gate
+        self._patient_until = patient_until
+        self._is_entered = entered
+        self._on_busy = on_busy
 
     def run(self, raw: sqlite3.Connection) -> "_OneHop[T]":
+        try:
+            if raw.in_transaction:
+                raise _NotNow("an earlier transaction could not be rolled back")
+            if not (self._is_entered or self._gate is None or self._gate.try_enter()):
+                raise _NotNow("another process has the turn")
+            self._is_entered = True
+            self._transact(raw)
+        finally:
+            self.leave()
+        return self
+
+    def leave(self) -> None:
+        """Hand the turn over, once."""
+        if self._is_entered and self._gate is not None:
+            self._gate.leave()
+        self._is_entered = False
+
+    def _transact(self, raw: sqlite3.Connection) -> None:
         raw.execute(statements.BEGIN)
         try:
             self.result = _completed(self._work(InlineConnection(raw)))
+            self._commit(raw)
         except BaseException:
             raw.rollback()
             raise
-        try:
-            raw.execute(statements.COMMIT)
-        except sqlite3.Error as error:
-            if error.sqlite_errorcode & 0xFF not in _BUSY:
-                raw.rollback()
-                raise
-        else:
-            self.is_committed = True
-        return self
+
+    def _commit(self, raw: sqlite3.Connection) -> None:
+        # A reader with an open cursor makes COMMIT fail "locked" and leaves the transaction open: again.
+        while True:
+            try:
+                raw.execute(statements.COMMIT)
+            except sqlite3.Error as error:
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if code not in _BUSY or time.monotonic() >= self._patient_until:
+                    raise
+                self._on_busy()
+                time.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311 - jitter, not a secret
+            else:
+                return
 
     def fetchall(self) -> list[Any]:
         return []
+
+
+class _NotNow(Exception):
+    """A transaction in one hop could not begin as things are; nothing was done."""
 
 
 class _Connection(sqlite3.Connection):
@@ -200,7 +243,7 @@ class Database:
         self.profile = profile
         self.busy_retries = 0
         self._pid = os.getpid()
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._turn = Turn()
         self._gate: Gate | None = None  # made once the file is known to be ours: it leaves a side file
         self._is_closed = False
         self._writer: aiosqlite.Connection | None = None  # None while open: lost, the next write connects again
@@ -257,15 +300,12 @@ class Database:
         has run the transaction ends first, and a cancellation is raised after it (its outcome is then unknown
         to the caller). Raises `StoreBusy` after `patience_ms`, `StoreFull`, `StoreError`.
         """
-        return await self._write(lambda until: shielded(self._transaction(work, until)))
-
-    async def _write(self, transact: Callable[[float], Coroutine[Any, Any, T]]) -> T:
         self._check_usable()
-        patient_until = time.monotonic() + self.profile.patience_ms / 1000
-        async with self._turn:
+        patient_until = self._patient_until()
+        async with self._turn.exclusive():
             await self._enter_gate(patient_until)
             try:
-                return await transact(patient_until)
+                return await shielded(self._transaction(work, patient_until))
             finally:
                 if self._gate is not None:
                     self._gate.leave()
@@ -273,15 +313,23 @@ class Database:
     async def write_inline(self, work: Work[T]) -> T:
         """Do as `write` does, with the whole transaction in one hop to the driver's thread.
 
-        A hop costs more than the statements of a small set, so this is the fast way; but `work` may wait for
-        nothing except its own statements (it raises `RuntimeError` and is rolled back if it does).
+        A hop costs more than the statements of a small set, so this is the fast way; and the next such transaction
+        may wait in that thread already, not for the event loop. But `work` may wait for nothing except its own
+        statements (it raises `RuntimeError` and is rolled back if it does), and it must be fit to be called again
+        after a rollback.
         """
-        return await self._write(lambda until: self._inline(work, until))
+        self._check_usable()
+        patient_until = self._patient_until()
+        try:
+            async with self._turn.shared():
+                return await self._inline(work, patient_until, entered=False)
+        except _NotNow:
+            return await self._inline_alone(work, patient_until)
 
     async def read(self, sql: str, parameters: Iterable[Any] | dict[str, Any] = ()) -> list[Any]:
         """Return all rows of one SELECT, a consistent moment of its own. Raises as `write` does."""
         self._check_usable()
-        patient_until = time.monotonic() + self.profile.patience_ms / 1000
+        patient_until = self._patient_until()
         reader = self._reader
         if reader is None:
             raise StoreClosed(f"{self.path}: is closed")
@@ -304,7 +352,7 @@ class Database:
 
     async def _close(self) -> None:
         self._is_closed = True
-        async with self._turn:
+        async with self._turn.exclusive():
             writer, self._writer = self._writer, None
             reader, self._reader = self._reader, None
         try:
@@ -348,20 +396,44 @@ class Database:
             raise
         return result
 
-    async def _inline(self, work: Work[T], patient_until: float) -> T:
+    async def _inline_alone(self, work: Work[T], patient_until: float) -> T:
+        async with self._turn.exclusive():
+            while True:
+                await self._enter_gate(patient_until)
+                try:
+                    return await self._inline(work, patient_until, entered=True)
+                except _NotNow:  # a busy database made it leave the gate, and another process went through
+                    continue
+
+    async def _inline(self, work: Work[T], patient_until: float, *, entered: bool) -> T:
+        """Run one transaction in one hop; with `entered` the turn of this process and the gate are held for it."""
         # No shield around the hop: the driver's thread ends the transaction whether or not somebody still waits.
-        writer = await self._healthy_writer()
-        done = _OneHop(work)
+        hop = _OneHop(work, self._gate, patient_until, entered=entered, on_busy=self._note_busy)
+        writer = None
         try:
-            await self._patiently(lambda: writer.execute_fetchall(statements.BEGIN, done), patient_until)
-            if not done.is_committed:  # a reader was in the way; the transaction is still open
-                await self._patiently(lambda: writer.execute_fetchall(statements.COMMIT), patient_until)
+            writer = (await self._healthy_writer()) if entered else self._open_writer()
+            await self._patiently(lambda: writer.execute_fetchall(statements.BEGIN, hop), patient_until)
+        except _NotNow:
+            raise
         except BaseException as error:
-            await shielded(self._roll_back(writer))  # comes after the hop in the driver's queue: waits for its end
+            if writer is not None:  # comes after the hop in the driver's queue: waits for its end
+                await shielded(self._roll_back(writer))
             if isinstance(error, sqlite3.Error):
                 raise translated(error, self.path) from error
             raise
-        return done.result
+        finally:
+            hop.leave()
+        return hop.result
+
+    def _open_writer(self) -> aiosqlite.Connection:
+        """Return the write connection if it is open; what else may be wrong with it is seen in its thread."""
+        self._check_usable()
+        if self._writer is None or _is_closed(self._writer):
+            raise _NotNow("the connection was lost")
+        return self._writer
+
+    def _patient_until(self) -> float:
+        return time.monotonic() + self.profile.patience_ms / 1000
 
     async def _healthy_writer(self) -> aiosqlite.Connection:
         """Return the write connection; a new one if the old one could not even be rolled back, or was closed."""
@@ -393,8 +465,11 @@ class Database:
                     raise translated(error, self.path) from error
             except ValueError as error:  # the driver's word for a closed connection
                 raise StoreClosed(f"{self.path}: is closed") from error
-            self.busy_retries += 1
+            self._note_busy()
             await asyncio.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311 - jitter, not a secret
+
+    def _note_busy(self) -> None:
+        self.busy_retries += 1
 
     async def _enter_gate(self, patient_until: float) -> None:
         try:
@@ -415,10 +490,16 @@ class Database:
 
 
 def _is_lost(writer: aiosqlite.Connection) -> bool:
+    """Tell whether nobody can use it any more; asked only while no transaction of ours runs on it."""
+    return _is_closed(writer) or writer.in_transaction
+
+
+def _is_closed(writer: aiosqlite.Connection) -> bool:
     try:
-        return writer.in_transaction
+        writer.in_transaction  # noqa: B018 - it is the question that fails
     except ValueError:  # the driver's word for closed: an effect did that
         return True
+    return False
 
 
 def _create_private(path: Path) -> None:

@@ -41,7 +41,7 @@ class Gate:
 
     async def enter(self) -> None:
         """Wait for the turn: at once if it is free, else in a thread. Cancelling the wait gives the turn away."""
-        if self._fd is None or self._try():
+        if self._fd is None or self.try_enter():
             return
         waiter = asyncio.get_running_loop().create_future()
         self._wait_in_thread(waiter)
@@ -52,9 +52,10 @@ class Gate:
             raise
 
     def leave(self) -> None:
-        """Hand the turn over."""
-        if self._fd is not None:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        """Hand the turn over. For any thread."""
+        with self._guard:
+            if self._fd is not None:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Close the side file; a thread that still waits closes it when its wait ends."""
@@ -63,9 +64,12 @@ class Gate:
             if fd is not None and not self._thread_waits:
                 os.close(fd)
 
-    def _try(self) -> bool:
+    def try_enter(self) -> bool:
+        """Take the turn if it is free (or there is no gate); never waits. For any thread."""
         with self._guard:
-            if self._thread_waits or self._fd is None:
+            if self._fd is None:
+                return True
+            if self._thread_waits:
                 return False  # that thread shares our descriptor: joining its wait keeps one owner
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

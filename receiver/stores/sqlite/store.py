@@ -7,7 +7,7 @@ import os
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,11 +55,11 @@ class SqliteInbox:
 
         return cls(await Database.open(path, profile, migrate, inspect=inspect), effect)
 
-    async def receive(self, arrivals: Sequence[Arrival]) -> list[Result | Exception]:
+    async def receive(self, take: Callable[[], Sequence[Arrival]]) -> list[Result | Exception]:
         """See `receiver.stores.base.InboxStore`."""
 
         async def work(connection: aiosqlite.Connection) -> list[Result | Exception]:
-            return await _Set(connection, self._effect, arrivals).receive()
+            return await _Set(connection, self._effect, take()).receive()
 
         return await (self._database.write_inline(work) if self._effect is None else self._database.write(work))
 
@@ -92,6 +92,8 @@ class _Set:
         )
 
     async def receive(self) -> list[Result | Exception]:
+        if not self._arrivals:
+            return []
         new = {row[0] for row in await self._rows(statements.ACCEPT, items=self._items)}
         accepted = self._first_of(new)
         if self._effect is None:
