@@ -94,8 +94,7 @@ class BatchCarrier:
         """Send the job once."""
         if not delivery.is_boarded:
             return self._sender.send(delivery.job)
-        gone_s = asyncio.get_running_loop().time() - delivery.began_at
-        return self._sender.send_alone(delivery.job, self._sender.timeout_ms - round(gone_s * 1000))
+        return self._sender.send_alone(delivery.job, asyncio.get_running_loop().time() - delivery.began_at)
 
 
 def _check_kinds(handlers: Mapping[str, object], limits: Mapping[str, int], concurrency: int) -> None:

@@ -128,10 +128,12 @@ class HttpSender:
 
     async def __aexit__(self, *_exc: object) -> None:
         session, self._session = self._session, None
-        if self._gatherer is not None:
-            await self._gatherer.close()
-        if session is not None:
-            await session.close()
+        try:
+            if self._gatherer is not None:
+                await self._gatherer.close()
+        finally:
+            if session is not None:
+                await session.close()
 
     async def send(self, job: LeasedJob) -> Outcome:
         """Post `job` once and return what came of it; never past its deadline, never longer than `timeout_ms`.
@@ -140,16 +142,17 @@ class HttpSender:
         else, a bug included, is an `Outcome`. The effect of a send that was cancelled is unknown.
         """
         if self._gatherer is None or self._session is None or not self._offer.stands():
-            return await self.send_alone(job, self._timeout_ms)
+            return await self.send_alone(job)
         left_ms = self._left_ms(job)
         if left_ms <= 0:
             return _DEADLINE_PASSED
-        ends_at = asyncio.get_running_loop().time() + min(left_ms, self._timeout_ms) / 1000
+        began_at = asyncio.get_running_loop().time()
+        ends_at = began_at + min(left_ms, self._timeout_ms) / 1000
         is_early = left_ms < self._timeout_ms
         outcome = await self._gatherer.send(job, _item(job), ends_at, ends_early=is_early)
         if outcome is not None:
             return outcome
-        return await self.send_alone(job, round((ends_at - asyncio.get_running_loop().time()) * 1000))
+        return await self.send_alone(job, asyncio.get_running_loop().time() - began_at)
 
     def board(self, jobs: Iterable[tuple[LeasedJob, Answered]]) -> list[Seat | None]:
         """Do for each job what `send` does, in requests of many, and tell its `answered`: no task for each.
@@ -171,18 +174,15 @@ class HttpSender:
             seats.append(gatherer.board(job, _item(job), ends_at, answered, ends_early=is_early))
         return seats
 
-    async def send_alone(self, job: LeasedJob, most_ms: int) -> Outcome:
-        """Do what `send` does in a request for this job only that may take `most_ms` at most."""
-        if most_ms <= 0:
-            return _NO_TIME_LEFT
+    async def send_alone(self, job: LeasedJob, gone_s: float = 0.0) -> Outcome:
+        """Do what `send` does in a request for this job only; `gone_s` of its time, in seconds, is used up."""
         if self._session is None:
             return _NOT_OPEN
         status = None
         try:
-            left_ms = self._left_ms(job)
+            left_ms = min(self._left_ms(job), self._timeout_ms) - round(gone_s * 1000)
             if left_ms <= 0:
-                return _DEADLINE_PASSED
-            left_ms = min(left_ms, most_ms)
+                return _NO_TIME_LEFT if gone_s else _DEADLINE_PASSED
             response = await self._session.post(
                 self._url,
                 data=wire.encode_body(job.id, job.qty, job.payload),
