@@ -34,7 +34,7 @@ from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.address import DEFAULT_SCHEMA, Address
 from asyncqueue.stores.shield import shielded
 
-__all__ = ["Connection", "Database", "Profile", "Trouble", "Work", "by_state", "in_schema", "judged"]
+__all__ = ["Connection", "Database", "Profile", "Trouble", "Work", "by_state", "in_schema", "is_gone", "judged"]
 
 T = TypeVar("T")
 Connection = Any
@@ -302,7 +302,7 @@ class Database:
                 _cut(connection)
             raise
         finally:
-            if not connection.is_closed() and connection.is_in_transaction():
+            if not is_gone(connection) and connection.is_in_transaction():
                 _cut(connection)
             with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                 await pool.release(connection, timeout=_CLOSE_S)
@@ -332,7 +332,7 @@ class Database:
         return result
 
     async def _roll_back(self, connection: Connection, transaction: Any) -> None:
-        if connection.is_closed():
+        if is_gone(connection):
             return
         try:
             await transaction.rollback()
@@ -393,6 +393,14 @@ class Database:
         self._check_process()
         if self._is_closed or self._pool is None:
             raise StoreClosed(f"{self.address.shown}: is closed")
+
+
+def is_gone(connection: Connection) -> bool:
+    """Tell whether a connection is closed; a pool's handle that was closed cannot even be asked."""
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        return True
 
 
 def _cut(connection: Connection) -> None:

@@ -83,7 +83,6 @@ def settings(reply_ms: int) -> dict[str, str]:
         **_PLANNER,
         "application_name": "asyncqueue",
         "default_transaction_isolation": "read committed",
-        "default_transaction_read_only": "off",
         "statement_timeout": str(reply_ms),
         "lock_timeout": str(max(1, reply_ms // 2)),
         "idle_in_transaction_session_timeout": str(max(60_000, 6 * reply_ms)),

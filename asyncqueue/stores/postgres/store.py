@@ -28,7 +28,7 @@ from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
 from asyncqueue.stores.postgres import schema, statements
 from asyncqueue.stores.postgres.address import Address
-from asyncqueue.stores.postgres.connection import Connection, Database, Profile
+from asyncqueue.stores.postgres.connection import Connection, Database, Profile, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
 from asyncqueue.stores.postgres.listen import Listener
 from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
@@ -175,7 +175,7 @@ class PostgresTransaction:
         await self._connection.execute(statements.EFFECT_BEGIN)
         status = (await self._finish([report]))[0]
         failure = None if status is None else await run_effect(effect, self._connection)
-        if self._connection.is_closed() or not self._connection.is_in_transaction():
+        if is_gone(self._connection) or not self._connection.is_in_transaction():
             if failure is not None and not isinstance(failure, BadEffect):
                 raise failure  # the server or the network ended it, and the effect only met that
             raise BadEffect("an effect must not end the transaction or close the connection")
@@ -322,7 +322,7 @@ class PostgresTransaction:
         try:
             await self._timed(statements.HISTORY_APPEND, *_columns(rows, 8))
         except asyncpg.PostgresError:
-            if self._connection.is_closed():
+            if is_gone(self._connection):
                 raise
             await self._connection.execute(statements.HISTORY_UNDO)
         await self._connection.execute(statements.HISTORY_END)

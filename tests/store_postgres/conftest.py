@@ -1,0 +1,59 @@
+"""What the tests of the PostgreSQL store share: a server that may be stopped, and a proxy before it."""
+
+import anyio
+import pytest
+
+from asyncqueue.stores.postgres.connection import Profile
+from asyncqueue.stores.postgres.store import PostgresStore
+from tests import postgres_server
+from tests.postgres_server import Server
+from tests.store_postgres.proxy import Proxy
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory):
+    """A server for one module, which its tests may stop and start."""
+    postgres_server.needed()
+    folder = tmp_path_factory.mktemp("postgres")
+    server = Server.made(folder).start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def own_url(own_server):
+    """A fresh schema of that server."""
+    schema = postgres_server.new_schema()
+    return f"{own_server.url}?schema={schema}&search_path={schema}"
+
+
+@pytest.fixture
+async def proxy(own_server):
+    async with Proxy(own_server.port) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def opened(own_url):
+    """`await opened(url, **profile)` opens a store; all of them are closed after the test."""
+    stores = []
+
+    async def open_one(url=own_url, *, rules=None, clock=None, **profile):
+        stores.append(await PostgresStore.open(url, profile=Profile(**profile), rules=rules, clock=clock))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        await store.close()
+
+
+@pytest.fixture
+def until():
+    """Wait for a condition; never for a time."""
+
+    async def wait(condition, seconds=20):
+        with anyio.fail_after(seconds):
+            while not condition():
+                await anyio.sleep(0.005)
+
+    return wait
