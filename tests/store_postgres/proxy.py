@@ -67,6 +67,8 @@ class Proxy:
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            return
         finally:
             for pump in pumps:
                 pump.cancel()

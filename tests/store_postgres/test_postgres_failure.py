@@ -1,4 +1,4 @@
-"""What servers, networks and operators do to a store on PostgreSQL: bounded, typed or unnoticed, and nothing lost."""
+"""What servers, networks and operators do to a store: bounded, typed or unnoticed, and nothing lost."""
 
 import asyncio
 import re

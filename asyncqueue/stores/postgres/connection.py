@@ -314,7 +314,7 @@ class Database:
             if self.address.is_pooled:
                 await connection.execute(statements.local_settings(self.profile.reply_ms))
             result = await work(connection)
-            xid: int | None = await connection.fetchval(statements.XID)
+            xid, server_start = await connection.fetchrow(statements.XID)
         except BaseException:
             await self._roll_back(connection, transaction)
             raise
@@ -326,7 +326,7 @@ class Database:
         except BaseException as error:
             trouble = judged(error, self.address.shown)
             _cut(connection)
-            if trouble is None or not trouble.is_lost or not await self._has_committed(xid, until):
+            if trouble is None or not trouble.is_lost or not await self._has_committed(xid, server_start, until):
                 raise
         self.commits += 1
         return result
@@ -339,13 +339,20 @@ class Database:
         except BaseException:  # noqa: BLE001 - the first error is the one to tell; the server rolls back by itself
             _cut(connection)
 
-    async def _has_committed(self, xid: int, until: float) -> bool:
-        """Ask the server, over another connection, what became of a transaction whose COMMIT got no answer."""
+    async def _has_committed(self, xid: str, server_start: Any, until: float) -> bool:
+        """Ask the server, over another connection, what became of a transaction whose COMMIT got no answer.
+
+        A server that was started since then may have given the number to another transaction, if the old one was
+        lost in a crash: it is not asked. The work is then repeated, which finds what was done, if it was: a job is
+        answered as a duplicate, a ticket as stale.
+        """
         text = f"{self.address.shown}: the connection broke at COMMIT; whether it was done is not known"
         while True:
             try:
                 async with self._borrowed(until) as connection:
-                    status = await connection.fetchval(statements.XACT_STATUS, str(xid))
+                    if await connection.fetchval(statements.SERVER_START) != server_start:
+                        return False
+                    status = await connection.fetchval(statements.XACT_STATUS, xid)
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, _Repeat) as error:
                 trouble = judged(error, self.address.shown)
                 if time.monotonic() >= until or (trouble is not None and not trouble.passes):

@@ -53,6 +53,7 @@ __all__ = [
     "SCHEMA_STATE",
     "SCHEMA_VERSION",
     "SCHEMA_VERSIONS",
+    "SERVER_START",
     "SNAPSHOT",
     "STATS",
     "STATUS_OF",
@@ -101,7 +102,8 @@ def local_settings(reply_ms: int) -> str:
 
 PING: Final = "SELECT 1"
 NOW: Final = "SELECT asyncqueue.now_ms()"
-XID: Final = "SELECT pg_current_xact_id_if_assigned()::text::bigint"
+XID: Final = "SELECT pg_current_xact_id_if_assigned()::text, pg_postmaster_start_time()"
+SERVER_START: Final = "SELECT pg_postmaster_start_time()"
 XACT_STATUS: Final = "SELECT pg_xact_status($1::text::xid8)"
 SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
 
