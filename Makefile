@@ -48,6 +48,7 @@ docs: $(STAMP)  ## Write docs/lifecycle.md, cli.md and reliability.md from the c
 soak: $(STAMP)  ## Kill dispatchers and the receiver, ROUNDS=20 times; then workers from within
 	$(BIN)/python -m tests.system.soak --rounds $(ROUNDS)
 	$(BIN)/python -m tests.system.chaos
+	$(BIN)/python -m tests.system.postgres_chaos
 
 bench: $(STAMP)  ## The short benchmarks; each prints ratios within one run
 	$(BIN)/python -m benchmarks.bench_claim
