@@ -98,7 +98,9 @@ class Queue:
         create: bool = True,
         adopt: bool = False,
     ) -> "_Opening":
-        """Open the queue at `url`, a path of a SQLite file (made if missing, unless `create=False`).
+        """Open the queue at `url`, a path of a SQLite file or the URL of a PostgreSQL database.
+
+        The file, or the schema, is made if it is missing, unless `create=False`.
 
         `adopt=True` lets a database that has tables of its own become a queue as well: the queue's tables are
         added beside them. It is refused if one of their names is taken or the database keeps a `user_version`.
@@ -107,8 +109,10 @@ class Queue:
         refuses it. `history="all"` keeps a row for plain successes too. `max_pending` bounds the jobs that wait:
         enqueue then raises `QueueFull`. `dedup_ms` is the dedup horizon: a purge below it warns, since the id of
         a purged job is forgotten and would be taken for a new one. `journal` is `delete` (synchronous=EXTRA),
-        `wal` (FULL) or `keep` to leave a file's own mode alone. `patience_ms` bounds the wait for other writers.
-        Raises `ConfigError`, `NotAQueue`, `NewerSchema`, `StoreBusy`.
+        `wal` (FULL) or `keep` to leave a file's own mode alone. `patience_ms` bounds the wait for other writers,
+        and for a server that is restarted. On PostgreSQL the journal means nothing, and the server's clock decides
+        unless `clock` is given. Raises `ConfigError`, `NotAQueue`, `NewerSchema`, `StoreBusy`, `StoreUnreachable`,
+        `StoreDenied`.
         """
         if late not in ("strict", "accept"):
             raise ConfigError(f"late must be 'strict' or 'accept', not {late!r}")

@@ -48,6 +48,7 @@ KINDS = {
         39: "backup and restore",
         40: "cost grows with history, pruning blocks",
         56: "migrations",
+        57: "half-open connection",
         59: "rollback on a cancelled context",
     },
     "HTTP client and receiver": {

@@ -177,7 +177,8 @@ async def test_one_failing_delivery_never_cancels_its_siblings__kind_49_fire_and
     assert not hands.cancelled
 
 
-async def test_no_task_vanishes_under_a_collector_that_never_rests__kind_49(queue):
+async def test_no_task_vanishes_under_a_collector_that_never_rests__kind_49(file_queue):
+    queue = file_queue  # each turn of the loop costs a collection here, so the store must take few turns
     await fill(queue, 40)
     hands = Hands()
     dispatcher = Dispatcher(queue, hands, concurrency=8, lease_ms=1_500)

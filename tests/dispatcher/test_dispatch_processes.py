@@ -1,7 +1,6 @@
 """Real processes: signals, kills in flight, poison, restarts under the same name."""
 
 import signal
-import sqlite3
 from collections import Counter
 
 import pytest
@@ -46,16 +45,14 @@ async def test_a_second_signal_ends_it_at_once(queue, path, log):
     assert (await queue.stats()).leased == 2
 
 
-async def test_a_stubborn_handler_and_a_busy_store_bound_the_exit(queue, path, log):
+async def test_a_stubborn_handler_and_a_busy_store_bound_the_exit(queue, path, raw, log):
 
     await fill(queue, 2, kind="stubborn")
     with child(path, log, "grace_ms=100", "patience_ms=500") as process:
         await until(lambda: len(lines(log)) == 2)
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        process.send_signal(signal.SIGTERM)
-        code = await ended(process, 12)
-        other.close()
+        with raw.held():
+            process.send_signal(signal.SIGTERM)
+            code = await ended(process, 12)
     assert code == 0
 
 

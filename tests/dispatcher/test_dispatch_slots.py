@@ -1,7 +1,6 @@
 """Claims and slots: never more than is free, never earlier than due, never later than needed."""
 
 import asyncio
-import sqlite3
 
 import pytest
 from dispatch_support import Hands, Verbs, drained, fill, running, until
@@ -70,15 +69,12 @@ async def test_nothing_is_claimed_while_all_slots_are_taken(queue):
         await until(lambda: dispatcher.counts.done == 11)
 
 
-async def test_no_transaction_is_open_during_a_send(queue, path):
+async def test_no_transaction_is_open_during_a_send(queue, raw):
     await fill(queue, 30)
     written = []
 
     async def deliver(job):
-        with sqlite3.connect(path, timeout=0, isolation_level=None) as other:
-            other.execute("BEGIN EXCLUSIVE")
-            other.execute("COMMIT")
-        other.close()
+        raw.write_at_once()
         written.append(job.id)
         return True
 
@@ -222,13 +218,9 @@ async def test_jobs_of_queues_that_are_not_ours_cost_an_idle_dispatcher_nothing_
     assert (await queue.stats()).pending == 5
 
 
-async def test_due_jobs_that_cannot_be_claimed_are_looked_for_with_growing_pauses__kind_51(queue, path):
+async def test_due_jobs_that_cannot_be_claimed_are_looked_for_with_growing_pauses__kind_51(queue, raw):
     await fill(queue, 5)
-    with sqlite3.connect(path) as other:
-        columns = {row[1] for row in other.execute("PRAGMA table_info(queues)")}
-        other.execute("INSERT INTO queues (name, paused) VALUES ('default', 1)")
-    other.close()
-    assert {"name", "paused"} <= columns
+    raw.execute("INSERT INTO queues (name, paused) VALUES ('default', true)")  # past the queue, which would know
     verbs = Verbs(queue, "version", "claim_late")
     dispatcher = Dispatcher(queue, Hands(held=False), poll_ms=5)
     async with running(dispatcher):

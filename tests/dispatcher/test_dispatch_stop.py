@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import sqlite3
 import threading
 
 import anyio
@@ -166,24 +165,20 @@ async def test_the_exit_is_bounded_although_the_store_is_away(queue, monkeypatch
     assert (await queue.stats()).leased == 3
 
 
-async def test_the_exit_is_bounded_although_another_writer_holds_the_database(path, monkeypatch):
+async def test_the_exit_is_bounded_although_another_writer_holds_the_database(path, raw, monkeypatch):
     monkeypatch.setattr(run, "_REPORT_GRACE_S", 0.3)
     loop = asyncio.get_running_loop()
-    other = sqlite3.connect(path, isolation_level=None)
-    try:
-        async with Queue.open(path, patience_ms=500) as queue:
-            await fill(queue, 3)
-            hands = Hands()
-            dispatcher = Dispatcher(queue, hands, grace_ms=100)
-            task = asyncio.create_task(dispatcher.run())
-            await until(lambda: hands.running == 3)
-            other.execute("BEGIN IMMEDIATE")
+    async with Queue.open(path, patience_ms=500) as queue:
+        await fill(queue, 3)
+        hands = Hands()
+        dispatcher = Dispatcher(queue, hands, grace_ms=100)
+        task = asyncio.create_task(dispatcher.run())
+        await until(lambda: hands.running == 3)
+        with raw.held():
             began = loop.time()
             dispatcher.stop()
             await stopped(task, 3)
-        assert loop.time() - began < 3
-    finally:
-        other.close()
+    assert loop.time() - began < 3
 
 
 async def test_a_handler_that_ignores_its_cancellation_for_a_while_delays_the_exit_by_no_more(queue):
@@ -245,7 +240,7 @@ async def _cancelled_after(queue, steps: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["task", "scope"])
-async def test_a_run_cancelled_at_any_await_leaves_no_thread_and_no_transaction__kind_29(path, how):
+async def test_a_run_cancelled_at_any_await_leaves_no_thread_and_no_transaction__kind_29(path, raw, how):
     before = set(threading.enumerate())
     async with Queue.open(path) as queue:
         await fill(queue, 2_000)
@@ -255,17 +250,15 @@ async def test_a_run_cancelled_at_any_await_leaves_no_thread_and_no_transaction_
     for thread in left:
         thread.join(5)
     assert not any(thread.is_alive() for thread in left)
-    with sqlite3.connect(path, timeout=0, isolation_level=None) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        other.execute("ROLLBACK")
-        (held, total) = other.execute("SELECT sum(status = 'leased'), count(*) FROM jobs").fetchone()
-    other.close()
+    raw.write_at_once()
+    statuses = dict(raw.select("SELECT status, count(*) FROM jobs GROUP BY status"))
+    held, total = statuses.get("leased", 0), sum(statuses.values())
     assert total == 2_000
     assert held <= 100 * 8
     assert {task for task in asyncio.all_tasks() if "asyncqueue" in task.get_name()} == set()
 
 
-async def test_a_stop_that_lands_exactly_as_an_inner_await_completes_always_stops__kind_47(queue):
+async def test_a_stop_that_lands_exactly_as_an_inner_await_completes_always_stops__kind_47(file_queue):
     """2,000 tries: the stop comes with the answer of a send, a claim or a report, whichever is `steps` later."""
 
     class Stopper:
@@ -287,9 +280,7 @@ async def test_a_stop_that_lands_exactly_as_an_inner_await_completes_always_stop
             await done
             return OK
 
-    # what is tested is who wakes whom, not the disk
-    await queue._store._database._writer.execute_fetchall("PRAGMA synchronous=OFF")
-    chance = random.Random(47)
+    queue, chance = file_queue, random.Random(47)  # what is tested is who wakes whom, not the store
     await fill(queue, 10_000)
     with anyio.fail_after(50):
         for attempt in range(2_000):

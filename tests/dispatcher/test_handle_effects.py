@@ -1,8 +1,6 @@
 """Effects of handlers, end to end: with the finish or not at all."""
 
 import asyncio
-import contextlib
-import sqlite3
 
 import pytest
 from dispatch_support import Hands, Log, Verbs, drained, fill, running, until
@@ -25,15 +23,14 @@ class SilentError(Exception):
 
 
 @pytest.fixture
-def ledger(queue, path):
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("CREATE TABLE ledger (id TEXT, attempt INTEGER)")
-        yield lambda: connection.execute("SELECT id, attempt FROM ledger ORDER BY id").fetchall()
+def ledger(queue, raw):
+    raw.execute("CREATE TABLE ledger (id TEXT, attempt INTEGER)")
+    return lambda: raw.select("SELECT id, attempt FROM ledger ORDER BY id")
 
 
 def books(job, error=None):
     async def work(connection):
-        await connection.execute_fetchall("INSERT INTO ledger VALUES (?, ?)", (job.id, job.attempt))
+        await connection.execute(f"INSERT INTO ledger VALUES ('{job.id}', {job.attempt})")
         if error is not None:
             raise error
 

@@ -111,7 +111,7 @@ async def test_a_function_classifies_as_an_async_handler_does(queue):
         if job.id == "never":
             raise Permanent("no such order")
         if job.id == "effect":
-            return Effect(lambda connection: connection.execute("CREATE TABLE mine (id)"))
+            return Effect(lambda connection: connection.execute("CREATE TABLE mine (id INTEGER)"))
         if job.id == "bad":
             return 1
         if job.id == "stop":

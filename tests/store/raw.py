@@ -38,6 +38,19 @@ class SqliteRaw:
         with contextlib.closing(sqlite3.connect(self._path)) as connection, connection:
             connection.executemany(statement, [tuple(row.values()) for row in rows])
 
+    @contextlib.contextmanager
+    def held(self):
+        """Keep every other writer out."""
+        with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield
+
+    def write_at_once(self):
+        """Prove that nobody has a transaction open that writes."""
+        with contextlib.closing(sqlite3.connect(self._path, timeout=0, isolation_level=None)) as connection:
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("COMMIT")
+
     def break_history(self):
         self.execute(
             "CREATE TRIGGER broken BEFORE INSERT ON attempts BEGIN SELECT raise(ABORT, 'history is broken'); END"
@@ -88,6 +101,18 @@ class PostgresRaw:
         statement = f"INSERT INTO jobs ({','.join(names)}) VALUES ({','.join(['%s'] * len(names))})"
         with self.connect() as connection, connection.transaction(), connection.cursor() as cursor:
             cursor.executemany(statement, [tuple(row.values()) for row in rows])
+
+    @contextlib.contextmanager
+    def held(self):
+        """Keep every other writer out."""
+        with self.connect() as connection, connection.transaction(force_rollback=True):
+            connection.execute("LOCK TABLE jobs IN EXCLUSIVE MODE")
+            yield
+
+    def write_at_once(self):
+        """Prove that nobody has a transaction open that writes."""
+        with self.connect() as connection, connection.transaction():
+            connection.execute("LOCK TABLE jobs IN EXCLUSIVE MODE NOWAIT")
 
     def break_history(self):
         self.execute(

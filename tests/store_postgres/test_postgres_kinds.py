@@ -21,7 +21,7 @@ from tests.store.raw import PostgresRaw, schema_of, server_of
 
 
 @pytest.mark.parametrize("step_s", [-3_600, 3_600])
-async def test_class_clock_steps_the_servers_clock_alone_decides_what_is_due_and_leased(
+async def test_clock_steps_the_servers_clock_alone_decides_what_is_due_and_leased__kind_38(
     own_url, monkeypatch, step_s
 ):
     async with Queue.open(own_url) as queue:
@@ -38,7 +38,7 @@ async def test_class_clock_steps_the_servers_clock_alone_decides_what_is_due_and
         assert abs((await queue.get("c")).created_at - server_ms) < 60_000
 
 
-async def test_class_clock_steps_an_outbox_takes_the_servers_time_of_the_call(own_url):
+async def test_clock_steps_an_outbox_takes_the_servers_time_of_the_call__kind_38(own_url):
     async with Queue.open(own_url) as queue:
         connection = await asyncpg.connect(server_of(own_url))
         async with connection.transaction():
@@ -52,7 +52,7 @@ async def test_class_clock_steps_an_outbox_takes_the_servers_time_of_the_call(ow
 # --- NUL and other bytes (52) ------------------------------------------------------------------------
 
 
-async def test_class_payload_edge_cases_nul_in_payload_and_error_ends_no_job_in_limbo(own_url):
+async def test_payload_edge_cases_nul_in_payload_and_error_ends_no_job_in_limbo__kind_52(own_url):
     payload = {"nul\0": ["\0", "\u2028", "\U0001f600", 1e300, None]}
     async with Queue.open(own_url) as queue:
         await queue.enqueue("a", 1, payload=payload)
@@ -68,7 +68,7 @@ async def test_class_payload_edge_cases_nul_in_payload_and_error_ends_no_job_in_
 # --- the order of commits ----------------------------------------------------------------------------
 
 
-async def test_class_outbox_order_a_job_whose_transaction_commits_late_is_claimed_all_the_same(own_url):
+async def test_outbox_order_a_job_whose_transaction_commits_late_is_claimed_all_the_same(own_url):
     """Its seq is below those that were claimed and finished long before it could be seen."""
     async with Queue.open(own_url) as queue:
         connection = await asyncpg.connect(server_of(own_url))
@@ -84,7 +84,7 @@ async def test_class_outbox_order_a_job_whose_transaction_commits_late_is_claime
         assert [job.id for job in await queue.claim("w", limit=9)] == ["early", "last"]
 
 
-async def test_class_outbox_order_a_duplicate_waits_for_the_commit_that_decides_it(own_url):
+async def test_outbox_order_a_duplicate_waits_for_the_commit_that_decides_it(own_url):
     async with Queue.open(own_url) as queue:
         connection = await asyncpg.connect(server_of(own_url))
         transaction = connection.transaction()
@@ -104,7 +104,7 @@ async def test_class_outbox_order_a_duplicate_waits_for_the_commit_that_decides_
 # --- migrations (56) ---------------------------------------------------------------------------------
 
 
-async def test_class_migrations_many_at_once_make_one_schema(own_url):
+async def test_migrations_many_at_once_make_one_schema__kind_56(own_url):
     stores = await asyncio.gather(*(Queue.open(own_url) for _ in range(6)))
     assert await stores[0].enqueue("a", 1) is True
     assert await stores[5].enqueue("a", 1) is False
@@ -132,7 +132,7 @@ class DiesAt:
         return counted
 
 
-async def test_class_migrations_killed_at_any_statement_leave_nothing_half(own_url):
+async def test_migrations_killed_at_any_statement_leave_nothing_half__kind_56(own_url):
     connection = await asyncpg.connect(server_of(own_url))
     name, raw = schema_of(own_url), PostgresRaw(own_url)
     number = 0
@@ -155,7 +155,7 @@ async def test_class_migrations_killed_at_any_statement_leave_nothing_half(own_u
         assert await queue.enqueue("a", 1) is True
 
 
-async def test_class_migrations_a_newer_schema_is_refused_by_queue_and_outbox_and_left_alone(own_url):
+async def test_migrations_a_newer_schema_is_refused_by_queue_and_outbox_and_left_alone__kind_56(own_url):
     async with Queue.open(own_url) as queue:
         await queue.enqueue("a", 1)
         (leased,) = await queue.claim("w")
@@ -172,7 +172,7 @@ async def test_class_migrations_a_newer_schema_is_refused_by_queue_and_outbox_an
         assert await queue.finish(leased, "ok") is Status.DONE, "a lease of those who have it open is kept"
 
 
-async def test_class_migrations_nothing_is_made_where_nothing_may_be_made(own_url):
+async def test_migrations_nothing_is_made_where_nothing_may_be_made__kind_56(own_url):
     with pytest.raises(NotAQueue, match="no queue"):
         await Queue.open(own_url, create=False)
     name = schema_of(own_url)
@@ -182,7 +182,7 @@ async def test_class_migrations_nothing_is_made_where_nothing_may_be_made(own_ur
 # --- half-open (57) ----------------------------------------------------------------------------------
 
 
-async def test_class_half_open_connection_sends_that_cannot_be_renewed_stop_before_their_leases_end(
+async def test_half_open_connection_sends_that_cannot_be_renewed_stop_before_their_leases_end__kind_57(
     own_url, proxy, opened, until
 ):
     lease_ms, started, cut = 1_500, [], []

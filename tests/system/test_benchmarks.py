@@ -13,6 +13,7 @@ TINY = {
     "bench_contention": ["--writers", "2", "--seconds", "0.5"],
     "bench_dispatch": ["--jobs", "200", "--pairs", "1", "--concurrency", "8", "--batch", "8"],
     "bench_queues": ["--jobs", "2000", "--others", "100", "--claims", "3"],
+    "bench_postgres": ["--rows", "3000", "--repetitions", "2", "--rate-jobs", "500", "--jobs", "3000"],
     "bench_memory": ["--enqueue", "2000", "--drain", "200"],
 }
 

@@ -72,6 +72,11 @@ class Profile:
     reply_ms: int = 10_000
     connections: int = 4
 
+    @property
+    def answer_ms(self) -> int:
+        """How long one answer may really take: no longer than the patience."""
+        return min(self.reply_ms, self.patience_ms)
+
     def check(self) -> None:
         """Raise `ConfigError` for a value below 1."""
         for name in ("patience_ms", "reply_ms", "connections"):
@@ -249,12 +254,12 @@ class Database:
         return {
             "dsn": self.address.dsn,
             "timeout": min(_CONNECT_S, self.profile.patience_ms / 1000),
-            "command_timeout": self.profile.reply_ms / 1000,
+            "command_timeout": self.profile.answer_ms / 1000,
             "target_session_attrs": "read-write",
             "statement_cache_size": 0 if pooled else 256,
             "max_cached_statement_lifetime": 0,
             # a pooler hands the server's session to others after each transaction: nothing may be set for longer
-            "server_settings": {} if pooled else statements.settings(self.profile.reply_ms),
+            "server_settings": {} if pooled else statements.settings(self.profile.answer_ms),
         }
 
     async def _first_contact(self) -> None:
@@ -312,7 +317,7 @@ class Database:
         try:
             await transaction.start()
             if self.address.is_pooled:
-                await connection.execute(statements.local_settings(self.profile.reply_ms))
+                await connection.execute(statements.local_settings(self.profile.answer_ms))
             result = await work(connection)
             xid, server_start = await connection.fetchrow(statements.XID)
         except BaseException:

@@ -19,6 +19,7 @@ from asyncqueue.errors import (
     NoTransaction,
     StoreClosed,
     StoreError,
+    UnsupportedConnection,
 )
 from asyncqueue.job import NewJob
 from asyncqueue.stores.base import AsyncOutbox, SyncOutbox, Terms
@@ -140,12 +141,16 @@ def _look(terms: Terms, in_transaction: Callable[[], bool]) -> Story[int]:
         raise NotAQueue(
             f"{_WHERE}: no queue in schema {terms.schema}; open it once by Queue.open, or name the queue by `via`"
         )
-    found = (yield _ours(terms, statements.OUTBOX_LOOK, QUEUE.name)) or [(0, 0)]
-    version, now_ms = found[0]
+    found = (yield _ours(terms, statements.OUTBOX_LOOK, QUEUE.name)) or [(0, None, 0)]
+    version, place, now_ms = found[0]
     if version > QUEUE.version:
         raise NewerSchema(f"{_WHERE}: version {version} is newer than {QUEUE.version}: upgrade asyncqueue")
     if version < QUEUE.version:
         raise NotAQueue(f"{_WHERE}: version {version} of the queue is old; open it once by Queue.open")
+    if terms.place is not None and terms.place != place:
+        raise UnsupportedConnection(
+            "the connection puts its jobs into another queue than `via`: give the queue of the same place, or none"
+        )
     return int(now_ms) if terms.clock is None else terms.clock.now_ms()
 
 

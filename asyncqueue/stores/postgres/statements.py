@@ -34,6 +34,7 @@ __all__ = [
     "MIGRATE_TURN",
     "NEXT_DUE",
     "NEXT_DUE_OF_KINDS",
+    "NOTE",
     "NOW",
     "OUTBOX_LOOK",
     "PAUSE",
@@ -41,6 +42,7 @@ __all__ = [
     "PENDING_TURN",
     "PICK",
     "PING",
+    "PLACE",
     "PURGE",
     "PURGE_HISTORY",
     "QUEUES",
@@ -118,12 +120,18 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
 SCHEMA_VERSION: Final = "SELECT version FROM asyncqueue.versions WHERE part = $1"
 SCHEMA_MAKE: Final = "CREATE SCHEMA asyncqueue"
 SCHEMA_VERSIONS: Final = """
-CREATE TABLE IF NOT EXISTS asyncqueue.versions (part text COLLATE "C" PRIMARY KEY, version integer NOT NULL)
+CREATE TABLE IF NOT EXISTS asyncqueue.versions (
+  part text COLLATE "C" PRIMARY KEY,
+  version integer NOT NULL,
+  birth uuid NOT NULL DEFAULT gen_random_uuid()
+)
 """
 SCHEMA_MARK: Final = """
 INSERT INTO asyncqueue.versions (part, version) VALUES ($1, $2)
 ON CONFLICT (part) DO UPDATE SET version = excluded.version
 """
+# Tells this queue from every other one, wherever they are.
+PLACE: Final = "SELECT birth::text FROM asyncqueue.versions WHERE part = 'queue'"
 MIGRATE_TURN: Final = "SELECT pg_advisory_xact_lock(hashtextextended('asyncqueue schema ' || $1, 0))"
 
 _NOW: Final = "(SELECT coalesce($1::bigint, asyncqueue.now_ms()))"  # a SELECT: worked out once, not once a row
@@ -149,7 +157,7 @@ EXISTING: Final = "SELECT id, qty, queue, kind, payload FROM asyncqueue.jobs WHE
 
 # What an outbox must know; the time is that of the call, however long the caller's transaction is open already.
 OUTBOX_LOOK: Final = """
-SELECT version, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+SELECT version, birth::text, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint
 FROM asyncqueue.versions WHERE part = $1
 """
 
@@ -303,6 +311,13 @@ WHERE EXISTS (SELECT FROM asyncqueue.jobs WHERE jobs.id = item.id)
 HISTORY_BEGIN: Final = "SAVEPOINT asyncqueue_history"
 HISTORY_UNDO: Final = "ROLLBACK TO asyncqueue_history"
 HISTORY_END: Final = "RELEASE asyncqueue_history"
+
+# What went wrong with a lease that is left to run out, as long as it is still the current one.
+NOTE: Final = """
+UPDATE asyncqueue.jobs SET last_error = item.error
+FROM unnest($1::text[], $2::bigint[], $3::text[]) AS item(id, token, error)
+WHERE jobs.id = item.id AND jobs.token = item.token AND jobs.status = 'leased'
+"""
 
 STATUS_OF: Final = "SELECT id, status FROM asyncqueue.jobs WHERE id = ANY($1::text[])"
 # What each was before, locked first: the answer and the history are about that.

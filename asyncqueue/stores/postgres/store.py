@@ -31,8 +31,8 @@ from asyncqueue.stores.postgres.address import Address
 from asyncqueue.stores.postgres.connection import Connection, Database, Profile, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
 from asyncqueue.stores.postgres.listen import Listener
+from asyncqueue.stores.postgres.turns import Turns
 from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
-from asyncqueue.stores.turns import Turns
 
 __all__ = ["PostgresStore", "PostgresTransaction"]
 
@@ -238,6 +238,8 @@ class PostgresTransaction:
     async def note(self, notes: Sequence[Note]) -> list[None]:
         """See `stores.base.Transaction`."""
         await self._remember(_ended(note.ticket, "left", note.failure) for note in notes)
+        told = sorted((note.ticket.id, note.ticket.token, printable(note.failure.error)) for note in notes)
+        await self._rows(statements.NOTE, *_columns(told, 3))
         return [None] * len(notes)
 
     async def cancel(self, ids: Sequence[str]) -> list[Status | None]:
@@ -337,8 +339,9 @@ class PostgresTransaction:
 class PostgresStore:
     """A queue in one schema of a PostgreSQL database; made by `PostgresStore.open`."""
 
-    def __init__(self, database: Database, clock: Clock | None, rules: Rules) -> None:
+    def __init__(self, database: Database, clock: Clock | None, rules: Rules, place: str) -> None:
         self._database = database
+        self._place = place
         self._clock = clock
         self._rules = rules
         self._turns = Turns()
@@ -364,12 +367,17 @@ class PostgresStore:
             await schema.migrate(connection, address.schema, address.shown, create=create)
 
         database = await Database.open(address, profile or Profile(), migrate)
-        return cls(database, clock, rules or Rules())
+        try:
+            ((place,),) = await database.read(statements.PLACE)
+        except BaseException:
+            await database.close()
+            raise
+        return cls(database, clock, rules or Rules(), place)
 
     @property
     def terms(self) -> Terms:
         """See `stores.base.Store`."""
-        return Terms(self._clock, self._rules.max_pending, schema=self._database.address.schema)
+        return Terms(self._clock, self._rules.max_pending, place=self._place, schema=self._database.address.schema)
 
     @property
     def busy_retries(self) -> int:

@@ -1,4 +1,4 @@
-"""Who is next among several queues, for every store alike."""
+"""Who is next among several queues."""
 
 from operator import itemgetter
 

@@ -1,0 +1,66 @@
+"""Hot statements stay on their indexes: in plans made once, for a table whose statistics know nothing of it."""
+
+import re
+
+import asyncpg
+import pytest
+
+from asyncqueue.queue import Queue
+from asyncqueue.stores.postgres import statements
+from asyncqueue.stores.postgres.connection import in_schema
+from tests.store.raw import schema_of, server_of
+
+TICKETS = (["a"], [1], [1], ["w"], [1])
+PLANS = {
+    "CLAIM": ((None, ["default"], [5], None, "w", 1_000), {"jobs_walk_coarse", "jobs_walk_fine", "jobs_pkey"}),
+    "PICK": ((None, ["default"], [5], None), {"jobs_walk_coarse", "jobs_walk_fine"}),
+    "LOOK": ((None,), {"jobs_deadline", "jobs_spent", "queues_pkey"}),
+    "SWEEP": ((None, 10), {"jobs_deadline", "jobs_spent", "jobs_pkey"}),
+    "FINISH_OK": ((None, *TICKETS, False), {"jobs_id_key"}),
+    "FINISH": ((None, *TICKETS, ["retry"], [0], [None], False), {"jobs_id_key"}),
+    "RENEW": ((None, *TICKETS, [1_000]), {"jobs_id_key"}),
+    "RELEASE": ((None, *TICKETS, [0], [None]), {"jobs_id_key"}),
+    "CANCEL": ((None, ["a"]), {"jobs_id_key"}),
+    "REDRIVE": ((None, ["a"], [1], ["n"], [None]), {"jobs_id_key"}),
+    "NOTE": ((["a"], [1], ["x"]), {"jobs_id_key"}),
+    "EXISTING": ((["a"],), {"jobs_id_key"}),
+    "PURGE": ((None, "done", 0, 10), {"jobs_ended", "jobs_pkey"}),
+    "PURGE_HISTORY": ((["a"],), {"attempts_by_id"}),
+    "NEXT_DUE": ((None, None), {"jobs_walk_coarse", "queues_pkey"}),
+    "DUE_BY_QUEUE": ((), {"jobs_walk_coarse", "queues_pkey"}),
+    "LIST": ((None, None, None, None, None, None, None, 0, 10), {"jobs_pkey"}),
+    "LIST_DEAD": ((None, "dead", None, None, None, None, None, 0, 10), {"jobs_dead"}),
+    "HISTORY": (("a", 10), {"attempts_by_id", "redrives_by_id"}),
+}
+
+
+@pytest.fixture
+async def explain(own_url):
+    async with Queue.open(own_url) as queue:
+        await queue.enqueue("a", 1)
+    connection = await asyncpg.connect(server_of(own_url), server_settings=statements.settings(10_000))
+
+    async def plan(name, arguments):
+        """The generic plan, as the store's sessions make it after a few runs."""
+        sql = in_schema(getattr(statements, name), schema_of(own_url))
+        return "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {sql}", *arguments))
+
+    yield plan
+    await connection.close()
+
+
+@pytest.mark.parametrize("name", PLANS)
+async def test_hot_statement_walks_its_indexes_and_no_table(explain, name):
+    arguments, indexes = PLANS[name]
+    plan = await explain(name, arguments)
+    assert set(re.findall(r"(?:using|Scan on) (\w+_(?:\w+))", plan)) >= indexes, plan
+    assert "Seq Scan on jobs" not in plan
+    assert "Seq Scan on attempts" not in plan
+
+
+async def test_claim_sorts_no_more_than_a_bucket(explain):
+    """The order comes from the walk: a sort above it would touch every job that is due."""
+    plan = await explain("CLAIM", PLANS["CLAIM"][0])
+    (sort,) = re.findall(r"Sort Key: (.*)", plan)
+    assert re.fullmatch(r"jobs_\d+\.seq", sort)
+    assert plan.index("LockRows") < plan.index("Sort Key")
