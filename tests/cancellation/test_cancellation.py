@@ -257,6 +257,28 @@ async def test_store(verb, twice, tmp_path):
     await cancel_everywhere(course, STORE_VERBS[verb], probe, twice=twice, allowed=ends.__contains__, at_once=True)
 
 
+async def test_a_caller_cancelled_while_the_driver_works_outwaits_its_transaction(twice, tmp_path):
+    course = Course(QUEUE, TAKEN, tmp_path)
+    await course.prepare()
+    go_on = threading.Event()
+
+    async def work(transaction):
+        await transaction.enqueue([NewJob("new", 1)])
+        assert go_on.wait(20)  # in the driver's thread, where the whole of it runs
+
+    async with an_open_store(course.path, 0) as store:
+        task = asyncio.ensure_future(store.write(work, inline=True))
+        await asyncio.sleep(0)
+        for _ in range(2 if twice else 1):
+            task.cancel()
+            await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.05, go_on.set)
+        await asyncio.wait((task,))
+        assert go_on.is_set()
+        writes_at_once(course.path)
+        assert (await store.get(["new"]))[0] is not None  # the driver does not stop for a cancellation
+
+
 @pytest.mark.parametrize("verb", CONTRACT_VERBS)
 async def test_contract(verb, twice, tmp_path):
     course = Course(CONTRACT, len(CONTRACT.steps) - 1 if verb == "redrive" else 6, tmp_path)

@@ -165,7 +165,7 @@ def test_hot_statement_uses_its_index_and_never_scans_the_jobs(name, is_analysed
 def test_every_statement_on_jobs_is_either_checked_here_or_known_to_be_cold():
     cold = {
         *("LIST", "COUNT", "BEGIN", "COMMIT", "DATA_VERSION", "SCHEMA_STATE", "SCHEMA_MARK", "PRAGMAS"),
-        *("SCHEMA_NAMES", "PLACE", "SCHEMA_VERSION", "EFFECT_BEGIN", "EFFECT_UNDO", "EFFECT_END"),
+        *("SCHEMA_NAMES", "PLACE", "SCHEMA_VERSION", "EFFECT_BEGIN", "EFFECT_UNDO", "EFFECT_END", "FORGET_PAGES"),
     }
     product = {name for name in statements.__all__ if not name.startswith("CONTRACT_")}
     assert product == set(HOT) | cold
