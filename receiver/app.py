@@ -14,6 +14,8 @@ from asyncqueue.wire import WireError
 from receiver.answers import BUG, NO_EXPECTATION, NO_METHOD, NO_PATH, Grumble, refusal
 from receiver.door import DOOR, Door
 from receiver.inbox import Inbox, Result
+from receiver.openapi import PATH as OPENAPI_PATH
+from receiver.openapi import description
 from receiver.stores import open_inbox
 from receiver.stores.base import Effect
 from receiver.stores.sqlite.store import Journal
@@ -40,7 +42,7 @@ def create_app(  # noqa: PLR0913 - settings, all but one by name
     concurrency_max: int = 4_096,
     patience_ms: int = 10_000,
 ) -> web.Application:
-    """Return an application with `POST /inbox`, `GET /inbox/{id}`, `GET /totals`, `GET /livez`, `GET /readyz`.
+    """Return an application: `POST /inbox`; `GET` `/inbox/{id}`, `/totals`, `/livez`, `/readyz`, `/openapi.json`.
 
     The inbox at `path` (a SQLite file, made if missing) is opened when the application starts and closed when it
     is cleaned up. `effect(connection, message)` runs once per accepted message, in its dedup row's transaction;
@@ -75,6 +77,7 @@ def _add_routes(app: web.Application) -> None:
         (hdrs.METH_GET, "/totals", get_totals),
         (hdrs.METH_GET, "/livez", get_livez),
         (hdrs.METH_GET, "/readyz", get_readyz),
+        (hdrs.METH_GET, OPENAPI_PATH, get_openapi),
     )
     for method, path, handler in routes:
         app.router.add_route(method, path, _guarded(handler), expect_handler=_expect)
@@ -139,9 +142,14 @@ async def get_readyz(request: web.Request) -> web.StreamResponse:
     return web.json_response({"status": "ready"})
 
 
+async def get_openapi(request: web.Request) -> web.StreamResponse:
+    """Describe this inbox for machines."""
+    return web.json_response(description(request.app[DOOR].body_bytes_max))
+
+
 async def refuse_path(_request: web.Request) -> web.StreamResponse:
     """Answer for every path that is not ours."""
-    return refusal(NO_PATH, "the paths are /inbox, /inbox/{id}, /totals, /livez and /readyz")
+    return refusal(NO_PATH, "the paths are /inbox, /inbox/{id}, /totals, /livez, /readyz and /openapi.json")
 
 
 def _refuse_method(allowed: str) -> Handler:
