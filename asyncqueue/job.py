@@ -17,6 +17,7 @@ __all__ = [
     "CONTRACT",
     "DEFAULT_KIND",
     "DEFAULT_QUEUE",
+    "ID_PATTERN",
     "PRODUCT",
     "TIME_MS_MAX",
     "TOKEN_MAX",
@@ -35,6 +36,7 @@ __all__ = [
     "Renew",
     "Report",
     "Ticket",
+    "brief",
     "check_id",
     "check_int",
     "decode_payload",
@@ -47,7 +49,8 @@ DEFAULT_KIND: Final = "job"
 TOKEN_MAX: Final = 10**15
 TIME_MS_MAX: Final = 10**15 - 60_000
 
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ID_PATTERN: Final = "[A-Za-z0-9_-]{1,64}"
+_ID = re.compile(ID_PATTERN)
 
 
 class Range(NamedTuple):

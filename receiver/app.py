@@ -15,6 +15,8 @@ from receiver.answers import BUG, NO_EXPECTATION, NO_METHOD, NO_PATH, Grumble, r
 from receiver.batch import post_batch
 from receiver.door import DOOR, Door
 from receiver.inbox import Inbox
+from receiver.openapi import PATH as OPENAPI_PATH
+from receiver.openapi import description
 from receiver.stores import open_inbox
 from receiver.stores.base import Effect
 from receiver.stores.sqlite.store import Journal
@@ -41,7 +43,9 @@ def create_app(  # noqa: PLR0913 - settings, all but one by name
     concurrency_max: int = 4_096,
     patience_ms: int = 10_000,
 ) -> web.Application:
-    """Return an application with `POST /inbox`, `/inbox/batch`, `GET /inbox/{id}`, `/totals`, `/livez`, `/readyz`.
+    """Return an application that takes messages at `POST /inbox` and, many at once, `POST /inbox/batch`.
+
+    It answers `GET` at `/inbox/{id}`, `/totals`, `/livez`, `/readyz` and `/openapi.json`.
 
     The inbox at `path` (a SQLite file, made if missing) is opened when the application starts and closed when it
     is cleaned up. `effect(connection, message)` runs once per accepted message, in its dedup row's transaction;
@@ -77,6 +81,7 @@ def _add_routes(app: web.Application) -> None:
         (hdrs.METH_GET, "/totals", get_totals),
         (hdrs.METH_GET, "/livez", get_livez),
         (hdrs.METH_GET, "/readyz", get_readyz),
+        (hdrs.METH_GET, OPENAPI_PATH, get_openapi),
     )
     for method, path, handler in routes:
         app.router.add_route(method, path, _guarded(handler), expect_handler=_expect)
@@ -140,9 +145,15 @@ async def get_readyz(request: web.Request) -> web.StreamResponse:
     return web.json_response({"status": "ready"})
 
 
+async def get_openapi(request: web.Request) -> web.StreamResponse:
+    """Describe this inbox for machines."""
+    return web.json_response(description(request.app[DOOR].body_bytes_max))
+
+
 async def refuse_path(_request: web.Request) -> web.StreamResponse:
     """Answer for every path that is not ours."""
-    return refusal(NO_PATH, "the paths are /inbox, /inbox/batch, /inbox/{id}, /totals, /livez and /readyz")
+    paths = "/inbox, /inbox/batch, /inbox/{id}, /totals, /livez, /readyz and /openapi.json"
+    return refusal(NO_PATH, f"the paths are {paths}")
 
 
 def _refuse_method(allowed: str) -> Handler:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from asyncqueue.errors import Conflict, QueueFull
-from asyncqueue.job import Job, NewJob, Report, Ticket
+from asyncqueue.errors import Conflict, QueueFull, StoreError
+from asyncqueue.job import Job, NewJob, Report, Ticket, brief
 from asyncqueue.lifecycle import Reason, Status
 
 __all__ = ["by_rounds", "compared", "full", "job_of", "new_row", "parts", "ticket_row"]
@@ -60,7 +60,10 @@ def by_rounds(items: list[tuple[Any, ...]]) -> list[list[tuple[int, tuple[Any, .
 
 
 def job_of(row: Sequence[Any]) -> Job:
-    """Return the job of a row of `statements.GET`."""
+    """Return the job of a row of `statements.GET`. Raises `StoreError` for a reason that is none."""
     seq, job_id, qty, status, *middle = row
-    middle[7] = None if middle[7] is None else Reason(middle[7])
+    try:
+        middle[7] = None if middle[7] is None else Reason(middle[7])
+    except ValueError:
+        raise StoreError(f"the row of job {brief(job_id)} is damaged: reason {brief(middle[7])}") from None
     return Job(seq, job_id, qty, Status(status), *middle)

@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, cast
 
@@ -218,10 +219,21 @@ class _NotNow(Exception):
 
 
 class _Connection(sqlite3.Connection):
-    """Takes a whole transaction where the driver passes parameters: the public way to run it in its thread."""
+    """Takes a whole transaction where the driver passes parameters: the public way to run it in its thread.
+
+    Text that is not UTF-8 can only have been written by somebody else; it is read with replacement characters, so
+    that one such value does not make every statement fail that passes over it.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.text_factory = _lenient_text
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
         return parameters.run(self) if isinstance(parameters, _OneHop) else super().execute(sql, parameters)
+
+
+_lenient_text: Final = partial(str, encoding="utf-8", errors="replace")
 
 
 def _completed(work: Awaitable[T]) -> T:

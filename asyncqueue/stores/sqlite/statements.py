@@ -13,6 +13,8 @@ __all__ = [
     "CLAIM",
     "CLAIMED",
     "COMMIT",
+    "CONDEMN",
+    "CONDEMN_UNORDERED",
     "CONTRACT_AUDIT",
     "CONTRACT_CLAIM",
     "CONTRACT_ENQUEUE",
@@ -284,6 +286,17 @@ CLAIMED: Final = """
 SELECT json_group_array(json_array(jobs.id, qty, owner, token, attempts, lease_until, queue, kind, payload,
   priority, max_attempts, deadline, lease_until - :now))
 FROM json_each(:seqs) AS item CROSS JOIN jobs ON jobs.seq = item.value
+"""
+
+# Rows that cannot be read, so that they cannot be carried out: somebody else wrote them.
+_CONDEMN: Final = """
+UPDATE jobs SET status = 'dead', reason = 'permanent', owner = NULL, lease_until = NULL, finished_at = :now,
+  last_error = 'the row is damaged: a value has a type that no verb writes'
+"""
+CONDEMN: Final = f"{_CONDEMN} WHERE seq IN (SELECT value FROM json_each(:seqs))"  # noqa: S608 - a constant
+# Passes over all live jobs; for the moment at which they cannot even be put in order.
+CONDEMN_UNORDERED: Final = f"""{_CONDEMN}
+WHERE status IN ('pending','leased') AND typeof(priority) <> 'integer'
 """
 
 SWEEP: Final = """

@@ -151,14 +151,42 @@ class SqliteTransaction:
             names.append(name) if seq is None else doomed.append(seq)
         if doomed:
             await self._bury(doomed)
-        picked = await self._pick(names, claim)
+        try:
+            picked = await self._pick(names, claim)
+        except (sqlite3.OperationalError, ValueError, TypeError) as error:
+            _raise_trouble(error)
+            await self._rows(statements.CONDEMN_UNORDERED)
+            picked = await self._pick(names, claim)
         if not picked:
             return []
         seqs = array(seq for seq, _priority, _status in picked)
         if any(status == Status.LEASED for _seq, _priority, status in picked):
             await self._history(statements.LOST, seqs=seqs)
         await self._rows(statements.CLAIM, seqs=seqs, owner=claim.owner, lease_ms=claim.lease_ms)
+        try:
+            return await self._claimed(seqs)
+        except (sqlite3.OperationalError, ValueError) as error:
+            _raise_trouble(error)
+        return await self._claimed_without_damaged([seq for seq, _priority, _status in picked])
+
+    async def _claimed(self, seqs: str) -> list[LeasedJob]:
         return [LeasedJob(*row) for row in await self._rows_as_json(statements.CLAIMED, seqs=seqs)]
+
+    async def _claimed_without_damaged(self, seqs: list[int]) -> list[LeasedJob]:
+        """Return the jobs that can be read; the others die here, so that they never hold up the rest again.
+
+        Only rows written by somebody else are damaged: a blob or an infinity where a verb writes text or integers.
+        """
+        jobs: list[LeasedJob] = []
+        damaged = []
+        for seq in seqs:
+            try:
+                jobs += await self._claimed(array([seq]))
+            except (sqlite3.OperationalError, ValueError) as error:
+                _raise_trouble(error)
+                damaged.append(seq)
+        await self._rows(statements.CONDEMN, seqs=array(damaged))
+        return jobs
 
     async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """See `stores.base.Transaction`."""
@@ -528,3 +556,9 @@ class SqliteStore:
     async def close(self) -> None:
         """See `stores.base.Store`."""
         await self._database.close()
+
+
+def _raise_trouble(error: Exception) -> None:
+    """Raise `error` if it is the database's own trouble, rather than that of a row that somebody else wrote."""
+    if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) != sqlite3.SQLITE_ERROR:
+        raise error
