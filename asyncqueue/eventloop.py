@@ -30,4 +30,5 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         if wanted == "uvloop":
             raise ConfigError(f"{LOOP} is 'uvloop', which is missing: pip install 'asyncqueue[fast]'") from None
         return None
-    return uvloop.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
