@@ -125,7 +125,7 @@ async def test_missing_file_is_refused_with_create_off_and_not_made(path):
 
 async def test_file_that_another_process_is_making_just_now_is_waited_for(path, monkeypatch):
     path.touch()
-    monkeypatch.setattr(store, "_BIRTH_S", 20)
+    monkeypatch.setattr(store, "_BIRTH_S", 60)
     looked = asyncio.Event()
     inspect = schema.inspect
 
@@ -141,7 +141,7 @@ async def test_file_that_another_process_is_making_just_now_is_waited_for(path, 
     await looked.wait()
     async with Queue.open(path) as maker:
         await maker.enqueue("a", 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             queue = await early
         assert (await queue.stats()).pending == 1
         await queue.close()
@@ -375,7 +375,7 @@ async def test_locks_outlive_every_side_function_of_the_same_process(path, spawn
             await queue.next_due_ms()
             check_path(path, create=True)
             with contextlib.suppress(StoreError):
-                await Queue.open(path, patience_ms=50)
+                await (await Queue.open(path, patience_ms=50)).close()
             await other.close()
             child = spawn(SIDE_FUNCTIONS, path)
             answers.append((await asyncio.to_thread(child.communicate))[0].strip())
