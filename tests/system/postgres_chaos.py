@@ -20,6 +20,7 @@ from pathlib import Path
 import psycopg
 
 from asyncqueue import Dispatcher, NewJob, Queue
+from asyncqueue.errors import StoreUnreachable
 from asyncqueue.job import Effect
 from tests.postgres_server import Server
 from tests.store.raw import PostgresRaw
@@ -28,6 +29,9 @@ ROOT = Path(__file__).parents[2]
 LEASE_MS = 3_000
 KILL_EVERY_S = 0.4
 RESTARTS = 2
+AWAY = (
+    75  # the exit status of a worker that met no server when it started: it is started again, as a supervisor does
+)
 
 # No uniqueness in the ledger: an effect that was applied twice must be seen, not refused.
 SET_UP = """
@@ -109,7 +113,7 @@ class _Worker:
                     await self.process.wait()
             if self.process.returncode == 0:
                 return
-            if self.process.returncode > 0:
+            if self.process.returncode > 0 and self.process.returncode != AWAY:
                 result.faults.append(f"a worker ended with {self.process.returncode}: {errors.decode()[-400:]}")
                 return
 
@@ -195,7 +199,11 @@ def main() -> None:
     parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        asyncio.run(work(options.work, options.log))
+        try:
+            asyncio.run(work(options.work, options.log))
+        except StoreUnreachable as error:
+            print(error, file=sys.stderr)
+            sys.exit(AWAY)
         return
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)  # noqa: PTH101 - the server runs as somebody else if we are root

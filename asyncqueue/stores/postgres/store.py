@@ -149,12 +149,12 @@ class PostgresTransaction:
     async def _order(self, names: list[str], limit: int, claim: Claim) -> list[str]:
         """Return whose turn it is, one name for each job that is there to be taken."""
         kinds = None if claim.kinds is None else list(claim.kinds)
-        offered: dict[str, list[tuple[int, int, str]]] = {name: [] for name in names}
-        queue_of: dict[int, str] = {}
-        for name, *row in await self._timed(statements.PICK, names, [limit] * len(names), kinds):
-            offered[name].append((row[0], row[1], row[2]))
-            queue_of[row[0]] = name
-        return [queue_of[row[0]] for row in self._turns.merge(offered, limit, self._now_ms or 0)]
+        offered: dict[str, Counter[int]] = {}
+        start = 0
+        for name, seq, priority, _status in await self._timed(statements.PICK, names, [limit] * len(names), kinds):
+            offered.setdefault(name, Counter())[priority] += 1
+            start += seq
+        return self._turns.take(offered, limit, start)
 
     async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """See `stores.base.Transaction`."""

@@ -1,40 +1,43 @@
-"""Who is next among several queues."""
+"""Whose turn it is among queues: at each priority a ring of their names, which goes on from claim to claim."""
 
-from operator import itemgetter
+from bisect import bisect_right
+from collections import Counter
+from itertools import islice, zip_longest
+from typing import Final
 
 __all__ = ["Turns"]
 
+_LEVELS_MAX: Final = 1_024  # for how many priorities the turn is remembered
+
 
 class Turns:
-    """Whose turn it is among queues whose jobs have equal priority: that of the queue served longest ago.
-
-    One per store, so that the turns go on from claim to claim, however many jobs each takes.
-    """
+    """Where the ring of queues stands, for each priority; one per store, so that it goes on over its claims."""
 
     def __init__(self) -> None:
-        self._served: dict[str, int] = {}
-        self._serial = 0
+        self._served: dict[int, str] = {}
 
-    def merge(
-        self, offered: dict[str, list[tuple[int, int, str]]], limit: int, now_ms: int
-    ) -> list[tuple[int, int, str]]:
-        """Return the first `limit` of what the queues offer (seq, priority, status; best first), and note them.
+    def take(self, offered: dict[str, Counter[int]], limit: int, start: int) -> list[str]:
+        """Return whose the next `limit` jobs are, and note whose turn was the last.
 
-        Priority beats turns. Queues that were never served start from an arbitrary one of them (by the time), so
-        that of many short-lived processes not all begin with the same.
+        `offered` has, for each queue, how many jobs it could give at each priority. Higher priorities go first. A
+        priority that never had a turn begins with an arbitrary queue (by `start`), so that not all processes begin
+        alike.
         """
-        names = list(offered)
-        if len(names) > 1:
-            start = now_ms % len(names)
-            names = sorted(names[start:] + names[:start], key=lambda name: self._served.get(name, 0))
-        ranked: list[tuple[int, int, int, str, tuple[int, int, str]]] = []
-        for order, name in enumerate(names):
-            rank: dict[int, int] = {}
-            for row in offered[name]:
-                rank[row[1]] = rank.get(row[1], 0) + 1
-                ranked.append((-row[1], rank[row[1]], order, name, row))
-        ranked.sort(key=itemgetter(0, 1, 2))
-        for *_key, name, _row in ranked[:limit]:
-            self._serial += 1
-            self._served[name] = self._serial
-        return [row for *_key, row in ranked[:limit]]
+        taken: list[str] = []
+        for level in sorted({level for counts in offered.values() for level in counts}, reverse=True):
+            mine = list(islice(self._in_turns(offered, level, start), limit - len(taken)))
+            if mine:
+                self._served.pop(level, None)  # so that the level noted longest ago comes first
+                self._served[level] = mine[-1]
+                taken += mine
+            if len(self._served) > _LEVELS_MAX:
+                del self._served[next(iter(self._served))]
+        return taken
+
+    def _in_turns(self, offered: dict[str, Counter[int]], level: int, start: int) -> list[str]:
+        names = sorted(name for name, counts in offered.items() if counts[level])
+        served = self._served.get(level)
+        first = start % len(names) if served is None else bisect_right(names, served)
+        ring = names[first:] + names[:first]
+        rounds = zip_longest(*([name] * offered[name][level] for name in ring))
+        return [name for a_round in rounds for name in a_round if name is not None]
