@@ -71,9 +71,8 @@ class Batch(Generic[Request, Answer]):
     def _close_with(self, most: int | None) -> None:
         with self._closing:
             if not self.is_closed:
-                self.is_closed = (
-                    True  # before anything is taken: whoever comes and still sees False is taken along
-                )
+                # before anything is taken: whoever comes and still sees False is taken along
+                self.is_closed = True
                 self._take(len(self._waiting) if most is None else most)
 
     def _take(self, most: int) -> None:

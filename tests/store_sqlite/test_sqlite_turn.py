@@ -109,11 +109,12 @@ async def test_waiter_cancelled_as_the_turn_arrives_hands_it_on(holders):
     behind, behind_go = holders.start("x3", "exclusive")
     await holders.settled()
     go.set()
-    await asyncio.wait((holder,))  # the turn is given to `waiter`, which has not run yet
+    await asyncio.sleep(0)  # the turn is given to `waiter`, which has not run yet
+    assert not holders.inside
     waiter.cancel()
     assert await holders.settled() == ["x3"]
     behind_go.set()
-    await behind
+    await asyncio.gather(holder, behind)
     assert waiter.cancelled()
 
 

@@ -7,7 +7,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asyncqueue import wire
@@ -253,6 +253,13 @@ NEARLY_PLAIN = st.one_of(
 )
 
 
+@example(b'{"id":"a","qty":01}')
+@example(b'{"id":"a","qty":00}')
+@example(b'{"id":"","qty":1}')
+@example(b'{"id":"a","qty":1}\n')
+@example(b'{"id":"a\\u0061","qty":1}')
+@example(b'{"id":"%b","qty":1}' % (b"a" * 65))
+@example(b'{"id":"a","qty":%b}' % (b"9" * 16))
 @given(st.one_of(NEARLY_PLAIN, st.builds(wire.encode_body, IDS, QTYS, st.none())))
 def test_a_plain_body_is_read_as_strictly_without_json(body):
     assert _parsed(body) == _without_shortcut(_parsed, body)
