@@ -15,6 +15,7 @@ TINY = {
     "bench_queues": ["--jobs", "2000", "--others", "100", "--claims", "3"],
     "bench_postgres": ["--rows", "3000", "--repetitions", "2", "--rate-jobs", "500", "--jobs", "3000"],
     "bench_memory": ["--enqueue", "2000", "--drain", "200"],
+    "scaling_model": ["--jobs", "400", "--processes", "1", "2", "--hosts", "2", "--think-ms", "1"],
 }
 
 
