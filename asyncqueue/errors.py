@@ -25,6 +25,7 @@ __all__ = [
     "StoreDenied",
     "StoreError",
     "StoreFull",
+    "StoreMoved",
     "StoreUnreachable",
     "UnknownJob",
     "UnsupportedConnection",
@@ -107,6 +108,10 @@ class NotAQueue(StoreError):
 
 class NewerSchema(NotAQueue):
     """The file was migrated by a newer version; this one refuses to touch it."""
+
+
+class StoreMoved(NotAQueue):
+    """The queue was moved, or is being moved, to another store; nothing can be changed here any more."""
 
 
 class NoTransaction(StoreError):

@@ -1,7 +1,7 @@
 """`python -m receiver inbox.db --port 8080`: the inbox as a process of its own.
 
-Exit codes: 0 stopped as asked; 1 the database was busy or full at the start; 2 wrong usage or bad input, nothing
-was changed; 128 + signal for a second signal, which stops at once.
+Exit codes: 0 stopped as asked; 1 the database was busy, full or not there at the start; 2 wrong usage or bad
+input, nothing was changed; 128 + signal for a second signal, which stops at once.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from asyncqueue.errors import AsyncQueueError, ConfigError, NotAQueue
+from asyncqueue.errors import AsyncQueueError, ConfigError, NotAQueue, StoreDenied
 from asyncqueue.eventloop import loop_factory
 
 __all__ = ["main"]
@@ -35,11 +35,15 @@ def _finite(_context: click.Context, parameter: click.Parameter, value: float) -
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.argument("path", metavar="INBOX_DB")
+@click.argument("url", metavar="INBOX_DB")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 picks one.")
 @click.option(
-    "--journal", type=click.Choice(["delete", "wal"]), default="delete", show_default=True, help="Journal mode."
+    "--journal",
+    type=click.Choice(["delete", "wal"]),
+    default="delete",
+    show_default=True,
+    help="SQLite's journal mode.",
 )
 @click.option("--force-wal", is_flag=True, help="Use WAL although this SQLite build has the WAL-reset bug.")
 @click.option(
@@ -95,10 +99,11 @@ def _finite(_context: click.Context, parameter: click.Parameter, value: float) -
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, also on a terminal.")
 def cli(**options: Any) -> None:
-    """Run an idempotent inbox on INBOX_DB, a SQLite file that is made if missing.
+    """Run an idempotent inbox on INBOX_DB: a SQLite file, made if missing, or postgresql://user@host/database.
 
     POST /inbox takes {"id", "qty", "payload"?}; a message sent twice has its effect once. GET /totals counts.
-    SIGTERM or SIGINT stops it: requests in flight are finished first; a second signal stops it at once.
+    SIGTERM or SIGINT stops it: requests in flight are finished first; a second signal stops it at once. Receivers
+    on several hosts may share one inbox on PostgreSQL (?schema=NAME chooses its schema).
 
     Example: python -m receiver inbox.db --port 8080
     """
@@ -108,7 +113,7 @@ def cli(**options: Any) -> None:
 
 async def _serve(  # noqa: PLR0913 - the command's options
     *,
-    path: str,
+    url: str,
     host: str,
     port: int,
     journal: Any,
@@ -129,7 +134,7 @@ async def _serve(  # noqa: PLR0913 - the command's options
     from receiver.server import BoundedSite  # noqa: PLC0415 - `--help` stays quick
 
     app = create_app(
-        path,
+        url,
         journal=journal,
         force_wal=force_wal,
         body_bytes_max=body_bytes_max,
@@ -233,7 +238,7 @@ def main() -> None:
         cli.main(prog_name="receiver", standalone_mode=False)
     except click.ClickException as error:
         _fail(f"{error.format_message().rstrip('.')} (see 'python -m receiver --help')", 2)
-    except (ConfigError, NotAQueue) as error:
+    except (ConfigError, NotAQueue, StoreDenied) as error:
         _fail(str(error), 2)
     except AsyncQueueError as error:
         _fail(str(error), 1)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict
 from typing import Final
@@ -29,11 +30,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _ACK_HEADERS: Final = {hdrs.CONTENT_TYPE: wire.JSON_TYPE}
 _COUNT_DIGITS_MAX: Final = 15
-_ID_CHARS_MAX: Final = 64
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # no other id is ever accepted
 
 
 def create_app(  # noqa: PLR0913 - settings, all but one by name
-    path: str | os.PathLike[str],
+    url: str | os.PathLike[str],
     *,
     effect: Effect | None = None,
     journal: Journal = "delete",
@@ -47,19 +48,19 @@ def create_app(  # noqa: PLR0913 - settings, all but one by name
 
     It answers `GET` at `/inbox/{id}`, `/totals`, `/livez`, `/readyz` and `/openapi.json`.
 
-    The inbox at `path` (a SQLite file, made if missing) is opened when the application starts and closed when it
-    is cleaned up. `effect(connection, message)` runs once per accepted message, in its dedup row's transaction;
-    without one, a ledger of quantities per id is kept. Bodies above `body_bytes_max` are refused (413), those that
-    take longer than `body_timeout_s` too (408); more than `concurrency_max` requests at once are answered 503, as
-    is everything while the database is busy for more than `patience_ms`, full or failing. Raises `ConfigError` for
-    a limit that admits nothing; starting raises `NotAQueue`, `NewerSchema`, `ConfigError`, `StoreBusy`.
+    The inbox at `url` (the path of a SQLite file, made if missing, or `postgresql://…`, which many receivers may
+    share) is opened when the application starts and closed when it is cleaned up. `effect(connection, message)`
+    runs once per accepted message, in its dedup row's transaction; without one, a ledger of quantities per id is
+    kept. Bodies above `body_bytes_max` are refused (413), those that take longer than `body_timeout_s` too (408);
+    more than `concurrency_max` requests at once are answered 503, as is everything while the database is busy or
+    away for more than `patience_ms`, full or failing. Raises `ConfigError` for a limit that admits nothing;
+    starting raises `NotAQueue`, `NewerSchema`, `ConfigError`, `StoreBusy`, and with PostgreSQL `StoreUnreachable`,
+    `StoreDenied`.
     """
     door = Door(body_bytes_max, body_timeout_s, concurrency_max, Grumble(log))
 
     async def keep_open(_app: web.Application) -> AsyncIterator[None]:
-        store = await open_inbox(
-            path, effect=effect, journal=journal, force_wal=force_wal, patience_ms=patience_ms
-        )
+        store = await open_inbox(url, effect=effect, journal=journal, force_wal=force_wal, patience_ms=patience_ms)
         door.inbox = inbox = Inbox(store)
         yield
         door.is_stopping, door.inbox = True, None
@@ -118,7 +119,7 @@ async def post_message(request: web.Request) -> web.StreamResponse:
 async def get_message(request: web.Request) -> web.StreamResponse:
     """Show what is kept of one message."""
     message_id = request.match_info["id"]
-    is_possible = message_id.isascii() and len(message_id) <= _ID_CHARS_MAX
+    is_possible = _ID.fullmatch(message_id) is not None
     kept = await request.app[DOOR].open_inbox().get(message_id) if is_possible else None
     if kept is None:
         return refusal(wire.UNKNOWN_ID, "this id was never accepted here")

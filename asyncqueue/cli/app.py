@@ -12,6 +12,7 @@ from asyncqueue.cli.enqueue import enqueue
 from asyncqueue.cli.failure import PIPE_GONE
 from asyncqueue.cli.init import init
 from asyncqueue.cli.jobs import job
+from asyncqueue.cli.migrate import migrate_store
 from asyncqueue.cli.options import examples
 from asyncqueue.cli.purge import purge
 from asyncqueue.cli.queues import queue
@@ -67,5 +68,5 @@ def cli() -> None:
     """
 
 
-for _command in (init, enqueue, dispatch, stats, queue, job, dlq, purge, demo):
+for _command in (init, enqueue, dispatch, stats, queue, job, dlq, purge, migrate_store, demo):
     cli.add_command(_command)

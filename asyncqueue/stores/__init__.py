@@ -5,11 +5,13 @@ import os
 from asyncqueue.clock import Clock
 from asyncqueue.errors import ConfigError, UnsupportedConnection
 from asyncqueue.stores.base import AsyncOutbox, Rules, Store, SyncOutbox
+from asyncqueue.stores.move import Side
 from asyncqueue.stores.sqlite import outbox as sqlite_outbox
 from asyncqueue.stores.sqlite.connection import Profile
+from asyncqueue.stores.sqlite.moving import SqliteSide
 from asyncqueue.stores.sqlite.store import SqliteStore
 
-__all__ = ["open_store", "outbox_for"]
+__all__ = ["open_side", "open_store", "outbox_for"]
 
 _POSTGRES = ("postgresql:", "postgres:")
 _DRIVER_MISSING = "PostgreSQL needs the driver asyncpg: pip install 'asyncqueue[postgres]'"
@@ -33,11 +35,35 @@ async def open_store(  # noqa: PLR0913 - settings, all by name
     where = os.fspath(url)
     if where.startswith(_POSTGRES):
         return await _open_postgres(where, clock=clock, profile=profile, rules=rules, create=create)
-    if where.startswith(_SQLITE):
-        where = where.removeprefix(_SQLITE)
-    if "://" in where or not where or where.startswith(":memory:") or "\0" in where:
-        raise ConfigError(f"not a queue: {where!r}: give the path of a file")
-    return await SqliteStore.open(where, clock=clock, profile=profile, rules=rules, create=create, adopt=adopt)
+    return await SqliteStore.open(
+        _path_of(where), clock=clock, profile=profile, rules=rules, create=create, adopt=adopt
+    )
+
+
+async def open_side(url: str, *, create: bool) -> Side:
+    """Open the store that `url` names as one side of a move. Raises as `open_store` does."""
+    if not url.startswith(_POSTGRES):
+        return await SqliteSide.open(_path_of(url), create=create)
+    try:
+        from asyncqueue.stores.postgres.moving import PostgresSide  # noqa: PLC0415 - as below
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise ConfigError(_DRIVER_MISSING) from None
+    return await PostgresSide.open(url, create=create)
+
+
+def _path_of(url: str) -> str:
+    path = url.removeprefix(_SQLITE)
+    if "://" in path or not path or path.startswith(":memory:") or "\0" in path:
+        raise ConfigError(f"not a queue: {_shown(path)!r}: give the path of a file, or postgresql://…")
+    return path
+
+
+def _shown(url: str) -> str:
+    """Return a URL without what stands before its host, which may be a password."""
+    scheme, mark, rest = url.partition("://")
+    return scheme + mark + rest.rpartition("@")[2] if mark else url
 
 
 async def _open_postgres(

@@ -1,6 +1,7 @@
 """Stores of an inbox, and the only place that names them."""
 
 import os
+from typing import Final
 
 from asyncqueue.errors import ConfigError
 from receiver.stores.base import Effect, InboxStore
@@ -8,16 +9,40 @@ from receiver.stores.sqlite.store import Journal, Profile, SqliteInbox
 
 __all__ = ["open_inbox"]
 
+_POSTGRES: Final = ("postgresql:", "postgres:")
+_SQLITE: Final = "sqlite:///"
+_DRIVER_MISSING: Final = "PostgreSQL needs the driver asyncpg: pip install 'asyncqueue[postgres]'"
+
 
 async def open_inbox(
     url: str | os.PathLike[str], *, effect: Effect | None, journal: Journal, force_wal: bool, patience_ms: int
 ) -> InboxStore:
-    """Open the inbox at `url`, the path of a SQLite file (made if missing).
+    """Open the inbox at `url`: a path (the file is made if missing), `sqlite:///path`, or `postgresql://…`.
 
-    Raises `ConfigError` for a URL of anything else, and what the store raises.
+    `journal` and `force_wal` mean nothing to PostgreSQL. Raises `ConfigError` for a URL of anything else, and what
+    the store raises.
     """
     where = os.fspath(url)
+    if where.startswith(_POSTGRES):
+        return await _open_postgres(where, effect, patience_ms)
+    where = where.removeprefix(_SQLITE)
     if "://" in where or not where or where.startswith(":memory:") or "\0" in where:
-        raise ConfigError(f"not an inbox: {where!r}: give the path of a file")
+        raise ConfigError(f"not an inbox: {_shown(where)!r}: give the path of a file, or postgresql://…")
     profile = Profile(journal, patience_ms=patience_ms, force_wal=force_wal)
     return await SqliteInbox.open(where, profile, effect)
+
+
+async def _open_postgres(url: str, effect: Effect | None, patience_ms: int) -> InboxStore:
+    try:
+        from receiver.stores.postgres import store  # noqa: PLC0415 - its driver is installed only where it is used
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise ConfigError(_DRIVER_MISSING) from None
+    return await store.PostgresInbox.open(url, store.Profile(patience_ms=patience_ms), effect)
+
+
+def _shown(url: str) -> str:
+    """Return a URL without what stands before its host, which may be a password."""
+    scheme, mark, rest = url.partition("://")
+    return scheme + mark + rest.rpartition("@")[2] if mark else url

@@ -15,8 +15,9 @@ Effect = Callable[[Any, Message], Awaitable[object]]
 """`await effect(connection, message)`: database work on the store's connection, in the inbox row's transaction.
 
 It runs once per accepted message, in a savepoint of its own; if it raises, the message is as if it had never come.
-It cannot end the transaction: SQLite refuses COMMIT, ROLLBACK, BEGIN and `executescript` while it runs. If one of
-its statements rolls it back all the same (`INSERT OR ROLLBACK`), the whole set fails and nothing is kept.
+The connection is aiosqlite's or asyncpg's. It cannot end the transaction: COMMIT, ROLLBACK, BEGIN and their like
+are refused while it runs. If one of its statements rolls it back all the same (`INSERT OR ROLLBACK` of SQLite),
+the whole set fails and nothing is kept. On PostgreSQL it may run again after a rollback, as for a deadlock.
 """
 
 

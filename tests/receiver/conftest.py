@@ -1,4 +1,4 @@
-"""An inbox on a real socket and a temporary file."""
+"""An inbox on a real socket, on either store: a new store is one more fixture id."""
 
 import socket
 from contextlib import asynccontextmanager
@@ -22,8 +22,37 @@ class Served:
         return self.app[DOOR]
 
     @property
+    def store(self):
+        return self.door.inbox._store
+
+    @property
     def database(self):
-        return self.door.inbox._store._database
+        return self.store._database
+
+    def wrap_writes(self, wrapper):
+        """Put `await wrapper(write)` in the place of each transaction, which is `write()`; return the undoing."""
+        name = "_attempt" if hasattr(self.database, "_attempt") else "write_inline"
+        plain = getattr(self.database, name)
+        setattr(self.database, name, lambda *arguments: wrapper(lambda: plain(*arguments)))
+        return lambda: setattr(self.database, name, plain)
+
+    @asynccontextmanager
+    async def statements(self):
+        """Yield a list to which the first word of every statement of a transaction is added."""
+        seen = []
+        if hasattr(self.database, "_pool"):
+            connections = [holder._con for holder in self.database._pool._holders if holder._con]
+            note = lambda query: seen.append(query.query.split()[0].strip(";"))  # noqa: E731 - told apart by identity
+            for connection in connections:
+                connection.add_query_logger(note)
+            yield seen
+            for connection in connections:
+                connection.remove_query_logger(note)
+        else:
+            writer = self.database._writer
+            await writer.set_trace_callback(lambda sql: seen.append(sql.split()[0]))
+            yield seen
+            await writer.set_trace_callback(None)
 
     @property
     def connections(self):
@@ -33,14 +62,18 @@ class Served:
         return await speak(self.port, *parts)
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request, tmp_path):
+    """The address of a fresh, empty inbox."""
+    return request.getfixturevalue("postgres_url") if request.param == "postgres" else str(tmp_path / "inbox.db")
+
+
 @pytest.fixture
-def serve(tmp_path):
+def serve(url):
     """Return a context manager that serves an inbox with given settings, as `python -m receiver` does."""
 
     @asynccontextmanager
-    async def serve(path=None, *, connections_max=500, idle_s=75.0, **settings):
-
-        path = path or tmp_path / "inbox.db"
+    async def serve(path=url, *, connections_max=500, idle_s=75.0, **settings):
         app = create_app(path, **settings)
         runner = web.AppRunner(app, shutdown_timeout=0.5)
         with socket.socket() as bound:

@@ -4,12 +4,13 @@ import asyncio
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.store.raw import raw_of
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("receiver_child.py")
@@ -89,18 +90,26 @@ async def until(condition, seconds=20):
             await asyncio.sleep(0.005)
 
 
-def look(path, sql, *parameters):
-    with closing(sqlite3.connect(path, timeout=10)) as plain:
-        return plain.execute(sql, parameters).fetchall()
+def look(url, sql):
+    """Ask the database itself, beside the receiver."""
+    return raw_of(str(url)).select(sql)
 
 
-def check_whole(path):
+def totals_of(url):
+    """The counts as they stand in the tables: messages, quantity, duplicates, conflicts."""
+    table = "inbox_totals" if str(url).startswith("postgresql:") else "totals"
+    names = ("messages", "quantity", "duplicates", "conflicts")
+    (row,) = look(url, f"SELECT {','.join(f'coalesce(sum({name}), 0)' for name in names)} FROM {table}")
+    return tuple(map(int, row))
+
+
+def check_whole(url):
     """Assert that dedup rows, ledger and totals agree; return the ledger."""
-    ledger = dict(look(path, "SELECT id, qty FROM ledger"))
-    assert dict(look(path, "SELECT id, qty FROM inbox")) == ledger
-    (totals,) = look(path, "SELECT messages, quantity FROM totals")
-    assert totals == (len(ledger), sum(ledger.values()))
-    assert look(path, "PRAGMA integrity_check") == [("ok",)]
+    ledger = dict(look(url, "SELECT id, qty FROM ledger"))
+    assert dict(look(url, "SELECT id, qty FROM inbox")) == ledger
+    assert totals_of(url)[:2] == (len(ledger), sum(ledger.values()))
+    if not str(url).startswith("postgresql:"):
+        assert look(url, "PRAGMA integrity_check") == [("ok",)]
     return ledger
 
 

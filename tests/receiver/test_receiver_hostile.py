@@ -334,12 +334,12 @@ async def test_the_bodies_inside_are_bounded_together(serve):
 
 
 @pytest.mark.parametrize("setting", ["body_bytes_max", "concurrency_max", "body_timeout_s"])
-def test_a_limit_that_admits_nothing_is_refused(tmp_path, setting):
+def test_a_limit_that_admits_nothing_is_refused(url, setting):
     from asyncqueue.errors import ConfigError  # noqa: PLC0415 - only here
     from receiver import create_app  # noqa: PLC0415 - only here
 
     with pytest.raises(ConfigError, match=setting):
-        create_app(tmp_path / "inbox.db", **{setting: 0})
+        create_app(url, **{setting: 0})
 
 
 async def test_expectations(inbox):

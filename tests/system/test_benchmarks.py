@@ -18,6 +18,11 @@ KEYS = [bench.keys(Scale.FULL)[0] for bench in BENCHES] + [
     "profile/drain",
     "profile/statements",
 ]
+ALONE = {
+    "bench_queues": ["--jobs", "2000", "--others", "100", "--claims", "3"],
+    "bench_postgres": ["--rows", "3000", "--repetitions", "2", "--rate-jobs", "500", "--jobs", "3000"],
+    "scaling_model": ["--jobs", "400", "--processes", "1", "2", "--hosts", "2", "--think-ms", "1"],
+}
 
 
 def bench(*arguments):
@@ -35,6 +40,15 @@ def test_benchmark_runs_and_its_answer_is_kept(key, tmp_path):
     found = json.loads(results.read_text())["results"]
     assert list(found) == [key]
     assert found[key]["samples"], run.stdout
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ALONE)
+def test_benchmark_that_stands_alone_runs_to_its_table(name):
+    command = [sys.executable, "-m", f"benchmarks.{name}", *ALONE[name]]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
+    assert run.returncode == 0, run.stderr
+    assert "|---|" in run.stdout
 
 
 def test_unknown_benchmark_is_refused():

@@ -28,6 +28,7 @@ from asyncqueue.errors import (
     StoreDenied,
     StoreError,
     StoreFull,
+    StoreMoved,
     StoreUnreachable,
 )
 from asyncqueue.stores.postgres import statements
@@ -125,7 +126,7 @@ def by_state(state: str, error: BaseException, where: str) -> Trouble:
         return Trouble(StoreFull(f"{where}: no room left on the server's disk; nothing was changed"))
     if state in _MISSING:
         return Trouble(NotAQueue(f"{text}; the schema is missing or was changed, open it anew"))
-    return Trouble(StoreError(text))
+    return Trouble(StoreMoved(text) if state == statements.MOVED else StoreError(text))
 
 
 def _read_only(_error: BaseException, where: str) -> Trouble:

@@ -32,6 +32,23 @@ __all__ = [
     "LIST_DEAD",
     "LOOK",
     "MIGRATE_TURN",
+    "MOVED",
+    "MOVED_COLUMNS",
+    "MOVE_COUNT",
+    "MOVE_EMPTY",
+    "MOVE_FORGET",
+    "MOVE_HAS",
+    "MOVE_LAST",
+    "MOVE_LEASES",
+    "MOVE_LOOK",
+    "MOVE_MAKE",
+    "MOVE_MARK",
+    "MOVE_NUMBER",
+    "MOVE_NUMBERS",
+    "MOVE_OPEN",
+    "MOVE_PAGE",
+    "MOVE_SEAL",
+    "MOVE_UNSEAL",
     "NEXT_DUE",
     "NEXT_DUE_OF_KINDS",
     "NOTE",
@@ -444,3 +461,103 @@ SELECT min(due), {_NOW} FROM asyncqueue.jobs
 WHERE due IS NOT NULL AND kind = ANY($3::text[]) AND ($2::text[] IS NULL OR queue = ANY($2::text[]))
   AND NOT EXISTS (SELECT FROM asyncqueue.queues WHERE name = queue AND paused)
 """  # noqa: S608 - a constant, joined from constants
+
+# --- moving to another store --------------------------------------------------------------------------
+
+# Where a store stands in a move. `is_open` is true only inside a transaction of the mover itself, which sets it
+# back: so nobody but the mover can change a sealed table, whatever program and however long it has been connected.
+MOVED: Final = "AQ001"  # a SQLSTATE of our own
+MOVE_MAKE: Final = """
+CREATE TABLE IF NOT EXISTS asyncqueue.moving (
+  one integer PRIMARY KEY CHECK (one = 1),
+  move text COLLATE "C" NOT NULL,
+  role text COLLATE "C" NOT NULL CHECK (role IN ('source','target')),
+  peer text COLLATE "C" NOT NULL,
+  stage text COLLATE "C" NOT NULL CHECK (stage IN ('copying','done')),
+  is_open boolean NOT NULL DEFAULT false
+)
+"""
+_SEALED: Final = ("jobs", "redrives", "attempts", "queues")
+MOVE_SEAL: Final = (
+    f"""
+CREATE OR REPLACE FUNCTION asyncqueue.moving_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM asyncqueue.moving WHERE is_open) THEN
+    RAISE EXCEPTION 'this queue was moved, or is being moved, to another store: see asyncqueue migrate-store'
+      USING ERRCODE = '{MOVED}';
+  END IF;
+  RETURN NULL;
+END $$
+""",
+    *(
+        "CREATE OR REPLACE TRIGGER moving_sealed BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE "
+        f"ON asyncqueue.{table} FOR EACH STATEMENT EXECUTE FUNCTION asyncqueue.moving_refuse()"
+        for table in _SEALED
+    ),
+)
+MOVE_UNSEAL: Final = (
+    *(f"DROP TRIGGER IF EXISTS moving_sealed ON asyncqueue.{table}" for table in _SEALED),
+    "DROP FUNCTION IF EXISTS asyncqueue.moving_refuse()",
+)
+MOVE_HAS: Final = """
+SELECT 1 FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1 AND relname = 'moving'
+"""
+MOVE_LOOK: Final = "SELECT move, role, peer, stage FROM asyncqueue.moving"
+MOVE_MARK: Final = """
+INSERT INTO asyncqueue.moving (one, move, role, peer, stage) VALUES (1, $1, $2, $3, $4)
+ON CONFLICT (one) DO UPDATE SET
+  move = excluded.move, role = excluded.role, peer = excluded.peer, stage = excluded.stage
+"""
+MOVE_FORGET: Final = "DELETE FROM asyncqueue.moving"
+MOVE_OPEN: Final = "UPDATE asyncqueue.moving SET is_open = $1"
+MOVE_LEASES: Final = f"""
+SELECT count(*), max(lease_until) FROM asyncqueue.jobs
+WHERE due IS NOT NULL AND status = 'leased' AND lease_until > {_NOW}
+"""  # noqa: S608 - a constant, joined from a constant
+_NUMBERED: Final = ("jobs", "redrives", "attempts")
+MOVE_NUMBERS: Final = " UNION ALL ".join(
+    f"SELECT '{name}', coalesce(pg_sequence_last_value("
+    f"pg_get_serial_sequence('asyncqueue.{name}', 'seq')::regclass), 0)"
+    for name in _NUMBERED
+)
+# $1 the last number that was given out.
+MOVE_NUMBER: Final = {
+    name: f"SELECT setval(pg_get_serial_sequence('asyncqueue.{name}', 'seq'), $1::bigint)" for name in _NUMBERED
+}
+MOVED_COLUMNS: Final = {
+    "queues": ("name", "paused"),
+    "jobs": (
+        *("seq", "id", "qty", "status", "attempts", "max_attempts", "token", "available_at", "deadline", "owner"),
+        *(
+            "lease_until",
+            "reason",
+            "queue",
+            "kind",
+            "payload",
+            "priority",
+            "created_at",
+            "finished_at",
+            "last_error",
+        ),
+    ),
+    "redrives": ("seq", "id", "token", "at_ms", "note", "actor", "reason_before", "attempts_before"),
+    "attempts": (
+        *("seq", "id", "token", "attempt", "owner", "at_ms", "outcome", "certainty", "error", "http_status"),
+    ),
+}
+_MOVED_KEY: Final = {"queues": ("name", "text"), **dict.fromkeys(_NUMBERED, ("seq", "bigint"))}
+MOVE_COUNT: Final = {name: f"SELECT count(*) FROM asyncqueue.{name}" for name in _MOVED_KEY}  # noqa: S608 - constants
+MOVE_LAST: Final = {
+    name: f"SELECT max({key}) FROM asyncqueue.{name}"  # noqa: S608 - constants
+    for name, (key, _kind) in _MOVED_KEY.items()
+}
+MOVE_PAGE: Final = {
+    name: f"SELECT {', '.join(MOVED_COLUMNS[name])} FROM asyncqueue.{name} "  # noqa: S608 - constants
+    f"WHERE {key} > $1::{kind} ORDER BY {key} LIMIT $2"
+    for name, (key, kind) in _MOVED_KEY.items()
+}
+MOVE_EMPTY: Final = {
+    name: f"DELETE FROM asyncqueue.{name} "  # noqa: S608 - constants
+    f"WHERE {key} IN (SELECT {key} FROM asyncqueue.{name} LIMIT $1) RETURNING 1"
+    for name, (key, _kind) in _MOVED_KEY.items()
+}

@@ -375,6 +375,11 @@ class PostgresStore:
         return cls(database, clock, rules or Rules(), place)
 
     @property
+    def database(self) -> Database:
+        """The database itself, for work that is no verb."""
+        return self._database
+
+    @property
     def terms(self) -> Terms:
         """See `stores.base.Store`."""
         return Terms(self._clock, self._rules.max_pending, place=self._place, schema=self._database.address.schema)

@@ -29,6 +29,7 @@ from asyncqueue.errors import (
     StoreClosed,
     StoreError,
     StoreFull,
+    StoreMoved,
 )
 from asyncqueue.stores.shield import shielded
 from asyncqueue.stores.sqlite import statements
@@ -126,6 +127,8 @@ def translated(error: sqlite3.Error, path: Path | str) -> StoreError:
         return NotAQueue(f"{path}: not a queue database ({error})")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
         return NotAQueue(f"{path}: cannot be written ({error})")
+    if isinstance(error, sqlite3.IntegrityError) and str(error) == statements.MOVED:
+        return StoreMoved(f"{path}: {error}")
     return StoreError(f"{path}: {error}")
 
 

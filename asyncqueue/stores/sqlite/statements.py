@@ -46,6 +46,24 @@ __all__ = [
     "LIST_DEAD",
     "LOOK",
     "LOST",
+    "MOVED",
+    "MOVE_COUNT",
+    "MOVE_EMPTY",
+    "MOVE_FORGET",
+    "MOVE_HAS",
+    "MOVE_LAST",
+    "MOVE_LEASES",
+    "MOVE_LOOK",
+    "MOVE_MAKE",
+    "MOVE_MARK",
+    "MOVE_NUMBER",
+    "MOVE_NUMBERS",
+    "MOVE_NUMBER_FORGET",
+    "MOVE_OPEN",
+    "MOVE_PAGE",
+    "MOVE_PUT",
+    "MOVE_SEAL",
+    "MOVE_UNSEAL",
     "NEXT_DUE",
     "NEXT_DUE_OF_DEFAULT",
     "NEXT_DUE_OF_KINDS",
@@ -668,3 +686,64 @@ WHERE status IN ('pending','leased') AND kind = 'job'
   AND queue NOT IN (SELECT name FROM queues WHERE paused)
   AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
 """
+
+# --- moving to another store --------------------------------------------------------------------------
+
+# Where a store stands in a move. `is_open` is 1 only inside a transaction of the mover itself, which sets it back:
+# so nobody but the mover can change a sealed table, whatever program and however long it has had the file open.
+MOVED: Final = "this queue was moved, or is being moved, to another store: see asyncqueue migrate-store"
+MOVE_MAKE: Final = """
+CREATE TABLE IF NOT EXISTS moving (
+  one INTEGER PRIMARY KEY CHECK(one = 1),
+  move TEXT NOT NULL,
+  role TEXT NOT NULL CHECK(role IN ('source','target')),
+  peer TEXT NOT NULL,
+  stage TEXT NOT NULL CHECK(stage IN ('copying','done')),
+  is_open INTEGER NOT NULL DEFAULT 0
+)
+"""
+_SEALED: Final = tuple(
+    (table, verb)
+    for table in ("jobs", "redrives", "attempts", "queues")
+    for verb in ("INSERT", "UPDATE", "DELETE")
+)
+MOVE_SEAL: Final = tuple(
+    f"CREATE TRIGGER moving_{table}_{verb.lower()} BEFORE {verb} ON {table} "  # noqa: S608 - constants
+    f"WHEN NOT EXISTS (SELECT 1 FROM moving WHERE is_open) BEGIN SELECT raise(ABORT, '{MOVED}'); END"
+    for table, verb in _SEALED
+)
+MOVE_UNSEAL: Final = tuple(f"DROP TRIGGER IF EXISTS moving_{table}_{verb.lower()}" for table, verb in _SEALED)
+MOVE_HAS: Final = "SELECT 1 FROM sqlite_schema WHERE name = 'moving'"
+MOVE_LOOK: Final = "SELECT move, role, peer, stage FROM moving"
+MOVE_MARK: Final = (
+    "INSERT OR REPLACE INTO moving (one, move, role, peer, stage) VALUES (1, :move, :role, :peer, :stage)"
+)
+MOVE_FORGET: Final = "DELETE FROM moving"
+MOVE_OPEN: Final = "UPDATE moving SET is_open = :is_open"
+MOVE_LEASES: Final = "SELECT count(*), max(lease_until) FROM jobs WHERE status = 'leased' AND lease_until > :now"
+MOVE_NUMBERS: Final = "SELECT name, seq FROM sqlite_sequence WHERE name IN ('jobs','redrives','attempts')"
+MOVE_NUMBER_FORGET: Final = "DELETE FROM sqlite_sequence WHERE name = :name"
+MOVE_NUMBER: Final = "INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :number)"
+
+_MOVED_COLUMNS: Final = {
+    "queues": "name, paused",
+    "jobs": "seq, id, qty, status, attempts, max_attempts, token, available_at, deadline, owner, lease_until, "
+    "reason, queue, kind, payload, priority, created_at, finished_at, last_error",
+    "redrives": "seq, id, token, at_ms, note, actor, reason_before, attempts_before",
+    "attempts": "seq, id, token, attempt, owner, at_ms, outcome, certainty, error, http_status",
+}
+_MOVED_KEY: Final = {"queues": "name", "jobs": "seq", "redrives": "seq", "attempts": "seq"}
+MOVE_COUNT: Final = {name: f"SELECT count(*) FROM {name}" for name in _MOVED_KEY}  # noqa: S608 - constants
+MOVE_LAST: Final = {name: f"SELECT max({key}) FROM {name}" for name, key in _MOVED_KEY.items()}  # noqa: S608 - constants
+MOVE_PAGE: Final = {
+    name: f"SELECT {_MOVED_COLUMNS[name]} FROM {name} WHERE {key} > :after ORDER BY {key} LIMIT :limit"  # noqa: S608 - constants
+    for name, key in _MOVED_KEY.items()
+}
+MOVE_PUT: Final = {
+    name: f"INSERT INTO {name} ({columns}) VALUES ({', '.join('?' * (columns.count(',') + 1))})"  # noqa: S608 - constants
+    for name, columns in _MOVED_COLUMNS.items()
+}
+MOVE_EMPTY: Final = {
+    name: f"DELETE FROM {name} WHERE {key} IN (SELECT {key} FROM {name} LIMIT :limit) RETURNING 1"  # noqa: S608 - constants
+    for name, key in _MOVED_KEY.items()
+}

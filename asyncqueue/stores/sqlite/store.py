@@ -439,6 +439,11 @@ class SqliteStore:
         return cls(database, clock or SystemClock(), rules or Rules())
 
     @property
+    def database(self) -> Database:
+        """The database itself, for work that is no verb."""
+        return self._database
+
+    @property
     def terms(self) -> Terms:
         """See `stores.base.Store`."""
         return Terms(self._clock, self._rules.max_pending, place=str(self._database.path))

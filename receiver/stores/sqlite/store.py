@@ -6,7 +6,6 @@ import logging
 import os
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,7 @@ from asyncqueue.stores.sqlite.connection import Database, Journal, Profile
 from asyncqueue.stores.sqlite.schema import script
 from asyncqueue.wire import Message
 from receiver.stores.base import Arrival, Effect, Kept, Result, Totals
+from receiver.stores.sets import CONFLICTS_PER_ID_MAX, evidence_of, first_of, repeats_of, results_of
 from receiver.stores.sqlite import statements
 
 __all__ = ["Journal", "Profile", "SqliteInbox"]
@@ -26,8 +26,6 @@ log = logging.getLogger("receiver")
 
 _VERSION: Final = 1
 _TABLES: Final = 4
-_CONFLICTS_PER_ID_MAX: Final = 16
-_EVIDENCE_CHARS_MAX: Final = 4_096
 
 
 class SqliteInbox:
@@ -95,7 +93,7 @@ class _Set:
         if not self._arrivals:
             return []
         new = {row[0] for row in await self._rows(statements.ACCEPT, items=self._items)}
-        accepted = self._first_of(new)
+        accepted = first_of(self._arrivals, new)
         if self._effect is None:
             await self._enter_in_ledger(accepted)
             failed: set[str] = set()
@@ -115,16 +113,6 @@ class _Set:
             conflicts=results.count(Result.CONFLICT),
         )
         return [*results]
-
-    def _first_of(self, new: set[str]) -> list[Message]:
-        """Return the messages that were inserted: of each new id the first."""
-        if len(new) == len(self._arrivals):
-            return [arrival.message for arrival in self._arrivals]
-        first: dict[str, Message] = {}
-        for arrival in self._arrivals:
-            if arrival.message.id in new:
-                first.setdefault(arrival.message.id, arrival.message)
-        return list(first.values())
 
     async def _enter_in_ledger(self, accepted: list[Message]) -> None:
         if len(accepted) == len(self._arrivals):
@@ -171,39 +159,14 @@ class _Set:
     async def _judge(self, accepted: set[str], failed: set[str]) -> list[Result]:
         """Return a result for each arrival, in order."""
         is_same = dict(await self._rows(statements.JUDGE, items=self._items))
-        results = []
-        for index, arrival in enumerate(self._arrivals):
-            message_id = arrival.message.id
-            if message_id in failed:
-                results.append(Result.EFFECT_FAILED)
-            elif not is_same[index]:
-                results.append(Result.CONFLICT)
-            elif message_id in accepted:
-                accepted.discard(message_id)
-                results.append(Result.ACCEPTED)
-            else:
-                results.append(Result.DUPLICATE)
-        return results
+        return results_of(self._arrivals, lambda index: bool(is_same[index]), accepted, failed)
 
     async def _keep_repeats(self, results: list[Result]) -> None:
         """Count duplicates per id; keep conflicts as evidence."""
-        repeats: Counter[str] = Counter()
-        evidence: Counter[tuple[str, int, str]] = Counter()
-        for arrival, result in zip(self._arrivals, results, strict=True):
-            message = arrival.message
-            if result is Result.DUPLICATE:
-                repeats[message.id] += 1
-            elif result is Result.CONFLICT:
-                evidence[message.id, message.qty, (message.payload or "")[:_EVIDENCE_CHARS_MAX]] += 1
-        if repeats:
-            await self._rows(statements.SEEN_AGAIN, items=_array(repeats.items()))
-        if evidence:
-            kinds: Counter[str] = Counter()
-            items = []
-            for (message_id, qty, payload), times in evidence.items():
-                items.append((message_id, qty, payload, times, kinds[message_id]))
-                kinds[message_id] += 1
-            await self._rows(statements.CONFLICT, items=_array(items), per_id_max=_CONFLICTS_PER_ID_MAX)
+        if repeats := repeats_of(self._arrivals, results):
+            await self._rows(statements.SEEN_AGAIN, items=_array(repeats))
+        if evidence := evidence_of(self._arrivals, results):
+            await self._rows(statements.CONFLICT, items=_array(evidence), per_id_max=CONFLICTS_PER_ID_MAX)
 
     async def _rows(self, statement: str, **parameters: Any) -> list[Any]:
         parameters["now"] = self._now_ms

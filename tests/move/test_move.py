@@ -1,0 +1,322 @@
+"""A moved queue is the same queue: every row, every number; and never two that can be used."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from move_tools import dump, fill, moved, sides
+
+from asyncqueue import worker
+from asyncqueue.errors import ConfigError, NotAQueue, StoreBusy, StoreError, StoreMoved
+from asyncqueue.job import NewJob
+from asyncqueue.queue import Queue
+from asyncqueue.stores import move as moving
+from asyncqueue.stores.move import abandon, move
+from tests.store.raw import raw_of
+
+
+def quiet(_what, _done, _of):
+    pass
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after(rows):
+    """A `told` that ends the move when so many rows are copied, as a kill would."""
+
+    def told(what, done, _of):
+        if what == "copied" and done >= rows:
+            raise Stopped
+
+    return told
+
+
+async def half_moved(source, target, monkeypatch, rows=50):
+    monkeypatch.setattr(moving, "_ROWS_MAX", 16)
+    with pytest.raises(Stopped):
+        async with sides(source, target) as (old, new):
+            await move(old, new, stop_after(rows))
+
+
+async def test_every_row_and_number_is_kept(pair):
+    source, target = pair
+    await fill(source)
+    before = dump(source)
+    assert all(before.values())  # there is something in every table
+    result = await moved(source, target)
+    assert dump(target) == before == dump(source)
+    assert result.rows == {table: len(rows) for table, rows in before.items()}
+    async with Queue.open(target) as queue:
+        stats = await queue.stats()
+        assert stats.total == len(before["jobs"])
+        assert stats.redrives == len(before["redrives"])
+        assert stats.paused == ("q1",)
+        assert await queue.enqueue("new", 1)
+        newest = await queue.get("new")
+    assert newest.seq > max(row[0] for row in before["jobs"])
+
+
+async def test_a_seq_is_not_given_out_twice_although_its_job_was_purged(pair):
+    source, target = pair
+    async with Queue.open(source) as queue:
+        await queue.enqueue_many([NewJob(name, 1) for name in "abc"])
+        seq = (await queue.get("c")).seq
+        await queue.cancel("c")
+        with pytest.warns(UserWarning, match="horizon"):
+            assert await queue.purge(status="dead", older_than_ms=0) == 1
+    await moved(source, target)
+    async with Queue.open(target) as queue:
+        await queue.enqueue("d", 1)
+        assert (await queue.get("d")).seq == seq + 1
+
+
+async def test_a_token_goes_on_where_it_was(pair):
+    source, target = pair
+    async with Queue.open(source) as queue:
+        await queue.enqueue("a", 1)
+        (ticket,) = await queue.claim("w", lease_ms=60_000)
+        await queue.release(ticket)
+    await moved(source, target)
+    async with Queue.open(target) as queue:
+        (again,) = await queue.claim("w", lease_ms=60_000)
+        assert again.token == ticket.token + 1
+        assert await queue.finish(ticket, "ok") is None  # the old ticket is stale here
+
+
+async def test_nobody_can_change_the_source_any_more_not_even_who_has_it_open(pair):
+    source, target = pair
+    await fill(source)
+    async with Queue.open(source) as queue:
+        await queue.enqueue_many([NewJob("fresh", 1), NewJob("second", 1)])
+        (ticket,) = await queue.claim("late", limit=1, lease_ms=60_000)
+        await moved(source, target, with_leases=True)
+        before = dump(source)
+        for write in (
+            lambda: queue.enqueue("new", 1),
+            lambda: queue.finish(ticket, "ok"),
+            lambda: queue.claim("w", lease_ms=1_000),
+            lambda: queue.pause("q2"),
+            lambda: queue.redrive_many(note="x", reason="permanent"),
+        ):
+            with pytest.raises(StoreMoved, match="migrate-store"):
+                await write()
+        assert (await queue.stats()).total == len(before["jobs"])  # reading goes on
+    async with Queue.open(source) as queue:
+        with pytest.raises(StoreMoved):
+            await queue.enqueue("new", 1)
+    assert dump(source) == before
+
+
+async def test_live_leases_are_refused_and_leave_both_sides_as_they_were(pair):
+    source, target = pair
+    async with Queue.open(source) as queue:
+        await queue.enqueue("a", 1)
+        (ticket,) = await queue.claim("w", lease_ms=60_000)
+        with pytest.raises(StoreBusy, match="1 jobs are leased"):
+            await moved(source, target)
+        assert await queue.finish(ticket, "ok")
+        await moved(source, target)
+    async with Queue.open(target) as queue:
+        assert (await queue.get("a")).status == "done"
+
+
+async def test_leases_that_are_moved_run_out_and_come_again_under_a_higher_token(pair):
+    source, target = pair
+    async with Queue.open(source) as queue:
+        await queue.enqueue("a", 1)
+        (ticket,) = await queue.claim("w", lease_ms=300)
+    await moved(source, target, with_leases=True)
+    async with Queue.open(target) as queue:
+        again = []
+        while not again:
+            again = await queue.claim("w2", lease_ms=60_000)
+        assert (again[0].token, again[0].attempt) == (ticket.token + 1, 2)
+
+
+async def test_a_half_done_copy_goes_on_where_it_ended(pair, monkeypatch):
+    source, target = pair
+    await fill(source)
+    before = dump(source)
+    for rows in (1, 50, 120, 230):
+        await half_moved(source, target, monkeypatch, rows)
+    result = await moved(source, target)
+    assert dump(target) == before
+    assert not result.was_done
+    again = await moved(source, target)
+    assert (again.was_done, again.rows) == (True, result.rows)
+    async with Queue.open(target) as queue:
+        assert await queue.enqueue("new", 1)
+
+
+async def test_a_half_filled_target_cannot_be_used(pair, monkeypatch):
+    source, target = pair
+    await fill(source)
+    await half_moved(source, target, monkeypatch)
+    async with Queue.open(target) as queue:
+        with pytest.raises(StoreMoved):
+            await queue.enqueue("new", 1)
+        with pytest.raises(StoreMoved):
+            await queue.claim("w", lease_ms=1_000)
+
+
+async def test_a_half_filled_target_takes_no_other_source_and_the_source_no_other_target(
+    pair, new_url, monkeypatch
+):
+    source, target = pair
+    await fill(source)
+    await half_moved(source, target, monkeypatch)
+    other = new_url("sqlite")
+    async with Queue.open(other) as queue:
+        await queue.enqueue("a", 1)
+    with pytest.raises(ConfigError, match="half-done copy of another queue"):
+        await moved(other, target)
+    async with Queue.open(other) as queue:
+        assert await queue.enqueue("b", 1)  # a refusal leaves the source as it was
+    with pytest.raises(ConfigError, match=r"is being moved to .* already"):
+        await moved(source, new_url("sqlite"))
+    with pytest.raises(ConfigError, match="is itself being filled"):
+        await moved(target, new_url("sqlite"))
+    await moved(source, target)
+    assert dump(target) == dump(source)
+    with pytest.raises(ConfigError, match=r"was moved to .* already"):
+        await moved(source, new_url("sqlite"))
+
+
+@pytest.mark.parametrize("table", ["jobs", "queues", "redrives", "attempts"])
+async def test_a_target_that_holds_anything_is_refused(pair, table):
+    source, target = pair
+    await fill(source, 50)
+    async with Queue.open(target):
+        pass
+    raw_of(target).execute(
+        {
+            "jobs": "INSERT INTO jobs (id, qty, status, attempts, max_attempts, token, available_at, deadline) "
+            "VALUES ('x', 1, 'pending', 0, 1, 0, 0, 1)",
+            "queues": "INSERT INTO queues (name) VALUES ('x')",
+            "redrives": "INSERT INTO redrives (id, token, at_ms, note) VALUES ('x', 1, 1, '')",
+            "attempts": "INSERT INTO attempts (id, token, attempt, owner, at_ms, outcome, certainty) "
+            "VALUES ('x', 1, 1, 'o', 1, 'ok', 'unknown')",
+        }[table]
+    )
+    with pytest.raises(ConfigError, match="is not empty"):
+        await moved(source, target)
+    async with Queue.open(source) as queue:
+        assert await queue.enqueue("still-here", 1)
+
+
+async def test_a_queue_cannot_be_moved_to_itself(pair):
+    source, _ = pair
+    async with Queue.open(source):
+        pass
+    with pytest.raises(ConfigError, match="same queue"):
+        await moved(source, source)
+    async with Queue.open(source) as queue:
+        assert await queue.enqueue("a", 1)
+    with pytest.raises(ConfigError, match="not empty"):
+        await moved(source, source)
+
+
+async def test_what_does_not_exist_is_not_moved(pair):
+    source, target = pair
+    with pytest.raises(NotAQueue):
+        await moved(source, target)
+
+
+async def test_a_move_that_is_given_up_gives_the_source_back_and_empties_the_target(pair, monkeypatch):
+    source, target = pair
+    await fill(source)
+    before = dump(source)
+    await half_moved(source, target, monkeypatch, 230)
+    async with sides(source, target) as (old, new):
+        assert await abandon(old, new)
+        with pytest.raises(ConfigError, match="no move"):
+            await abandon(old, new)
+    assert dump(source) == before
+    assert not any(dump(target).values())
+    async with Queue.open(source) as queue:
+        assert await queue.enqueue("new", 1)
+    await moved(source, target)
+    assert dump(target) == dump(source)
+    async with sides(source, target) as (old, new):
+        with pytest.raises(ConfigError, match="no move"):  # what is done stays done
+            await abandon(old, new)
+
+
+@pytest.mark.parametrize("change", ["UPDATE jobs SET token = token + 1 WHERE id = 'm7'", "DELETE FROM redrives"])
+async def test_a_copy_that_differs_is_told_and_never_opened(pair, monkeypatch, change):
+    source, target = pair
+    await fill(source)
+    plain = moving._compared
+
+    async def spoilt(*arguments):
+        raw_of(target).execute("UPDATE moving SET is_open = (1 = 1)")
+        raw_of(target).execute(change)
+        raw_of(target).execute("UPDATE moving SET is_open = (1 = 0)")
+        return await plain(*arguments)
+
+    monkeypatch.setattr(moving, "_compared", spoilt)
+    with pytest.raises(StoreError, match="differs from the source or is missing"):
+        await moved(source, target)
+    async with Queue.open(target) as queue:
+        with pytest.raises(StoreMoved):
+            await queue.claim("w", lease_ms=1_000)
+
+
+async def test_two_movers_at_once_do_not_mix(pair, monkeypatch):
+    source, target = pair
+    await fill(source)
+    await half_moved(source, target, monkeypatch)
+    async with sides(source, target) as (old, new), sides(source, target) as (also_old, also_new):
+        plain = new.put
+        first = True
+
+        async def overtaken(*arguments):
+            nonlocal first
+            if first:
+                first = False
+                await move(also_old, also_new, quiet)
+            await plain(*arguments)
+
+        monkeypatch.setattr(new, "put", overtaken)
+        with pytest.raises(StoreBusy):
+            await move(old, new, quiet)
+    assert dump(target) == dump(source)
+
+
+async def test_there_and_back_again_is_the_same(pair, new_url):
+    source, target = pair
+    await fill(source)
+    before = dump(source)
+    back = new_url("sqlite" if not source.startswith("postgresql:") else "postgres")
+    there = await moved(source, target)
+    home = await moved(target, back)
+    assert (there.rows, there.checksums) == (home.rows, home.checksums)
+    assert dump(back) == before
+
+
+async def test_a_contract_file_is_moved(new_url, tmp_path):
+    import aiosqlite  # noqa: PLC0415 - only here
+
+    path = tmp_path / "contract.db"
+    connection = await worker.open_queue(str(path))
+    assert isinstance(connection, aiosqlite.Connection)
+    await worker.enqueue(connection, {"id": "a", "qty": 3}, 1_000, 1_000)
+    await connection.close()
+    target = new_url("postgres")
+    await moved(str(path), target)
+    assert raw_of(target).select("SELECT id, qty, status FROM jobs") == [("a", 3, "pending")]
+
+
+async def test_a_value_that_postgresql_cannot_keep_is_named(new_url, tmp_path):
+    source, target = str(tmp_path / "odd.db"), new_url("postgres")
+    await fill(source, 20)
+    with closing(sqlite3.connect(source)) as plain, plain:
+        plain.execute("UPDATE jobs SET last_error = 'a' || char(0) || 'b' WHERE id = 'm3'")
+    with pytest.raises(StoreError, match="last_error holds a value that PostgreSQL cannot keep"):
+        await moved(source, target)
+    async with sides(source, target) as (old, new):
+        assert await abandon(old, new)
+    async with Queue.open(source) as queue:
+        assert await queue.enqueue("new", 1)
