@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.installed-bench
 ROUNDS ?= 20
 IMAGES ?= 50000
 KILLS ?= 3400
@@ -63,13 +64,16 @@ proof: $(STAMP)  ## The long forms of docs/proof.md: models, power cuts (IMAGES=
 simulate: $(STAMP)  ## Run the shipped code on a virtual clock under SEEDS=1000 different faults
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
-bench: $(STAMP)  ## The short benchmarks; each prints ratios within one run
-	$(BIN)/python -m benchmarks.bench_claim
-	$(BIN)/python -m benchmarks.bench_contention
-	$(BIN)/python -m benchmarks.bench_claim_race
-	$(BIN)/python -m benchmarks.bench_effects
-	$(BIN)/python -m benchmarks.bench_dispatch
-	$(BIN)/python -m benchmarks.bench_memory
+$(BENCH_STAMP): $(STAMP)
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[dev,bench,peers,fast]'; \
+	else \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench,peers,fast]'; \
+	fi
+	@touch $@
+
+bench: $(BENCH_STAMP)  ## The short benchmarks beside the peers, less than ten minutes; ARGS='--only drain'
+	$(BIN)/python -m benchmarks run $(ARGS)
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

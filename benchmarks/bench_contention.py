@@ -1,10 +1,10 @@
-"""Do processes that write back to back on one file get fair turns?
+"""Do processes that work back to back on one file get fair turns, and what does each verb cost them?
 
-N processes enqueue single jobs, each waiting for its commit before the next, for a number of seconds: through the
-store with its gate, through the store without it, and by plain sqlite3 with SQLite's own busy wait. With its gate
-also as a busy queue does it: the next transaction lines up while one runs, so each process always has one that
-could begin at once. Printed: the commits of each process, the ratio of the slowest to the fastest, and how long
-single calls waited.
+`verbs`: 1 to 8 processes; each enqueues, claims, renews and finishes single jobs, one call after the other
+without a pause, fully durable. Reported: all calls per second, and for each verb the p50 and p99 that a caller
+waits, of the process that fares worst. `turns`: four processes that only enqueue, through the store with its
+gate, without it, and by plain sqlite3 with SQLite's own busy wait; and how much the slowest got of what the
+fastest got.
 """
 
 import argparse
@@ -14,48 +14,109 @@ import json
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from asyncqueue import Queue
 from asyncqueue.errors import StoreBusy
 from asyncqueue.job import NewJob
 from asyncqueue.stores import open_store
+from asyncqueue.stores.base import Transaction
 from asyncqueue.stores.sqlite import statements
 from asyncqueue.stores.sqlite.connection import Profile
-from benchmarks.harness import ROOT, machine, table
+from benchmarks.harness import ROOT, Bench, Figures, Run, folder, percentile, run_async
+
+__all__ = ["BENCH", "TURNS", "VERBS"]
+
+HEAD_START_S = 2.0
+WRITERS = 4
+VERBS = ("enqueue", "claim", "renew", "finish")
+TURNS = {"gate": "store, gate", "retry": "store, no gate", "plain": "plain sqlite3, busy wait"}
+
+
+class Waits:
+    """The duration of each call, in milliseconds, by verb."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._ends_at = options.start_at + options.seconds
+        self.busy = 0
+        self.calls = 0
+        self.ms: dict[str, list[float]] = {}
+        self._started = 0.0
+        time.sleep(max(0.0, options.start_at - time.time()))
+
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return bool(time.time() >= self._ends_at)
+
+    def begin(self) -> None:
+        """Note the start of a call."""
+        self._started = time.perf_counter()
+        self.calls += 1
+
+    def end(self, verb: str) -> None:
+        """Note the end of a call."""
+        self.ms.setdefault(verb, []).append((time.perf_counter() - self._started) * 1000)
+
+    def report(self) -> dict[str, Any]:
+        """Return the number of calls and the percentiles of each verb."""
+        shown = {verb: [percentile(ms, 0.5), percentile(ms, 0.99), max(ms)] for verb, ms in self.ms.items()}
+        return {"count": self.calls - self.busy, "busy": self.busy, "waits": shown}
+
+
+async def work(options: argparse.Namespace) -> dict[str, Any]:
+    """Go through the life of one job after the other."""
+    async with Queue.open(options.file, create=False, patience_ms=60_000) as queue:
+        log = Waits(options)
+        while not log.is_over():
+            log.begin()
+            await queue.enqueue(f"{options.name}-{log.calls}", 1)
+            log.end("enqueue")
+            log.begin()
+            leased = await queue.claim(options.name)
+            log.end("claim")
+            for job in leased:
+                log.begin()
+                await queue.renew(job)
+                log.end("renew")
+                log.begin()
+                await queue.finish(job, "ok")
+                log.end("finish")
+    return log.report()
 
 
 async def write(options: argparse.Namespace) -> dict[str, Any]:
-    """Enqueue back to back through the store until the time is over."""
-    profile = Profile(options.journal, force_wal=True, gate=options.turns != "retry")
-    store = await open_store(options.file, profile=profile)
-    log = Waits()
-
-    async def caller() -> None:
-        while (started := log.begin(options)) is not None:
+    """Enqueue back to back through the store."""
+    store = await open_store(options.file, profile=Profile("delete", gate=options.turns == "gate"))
+    log = Waits(options)
+    try:
+        while not log.is_over():
+            log.begin()
             job = NewJob(f"{options.name}-{log.calls}", 1)
             try:
-                await store.write(lambda transaction, job=job: transaction.enqueue((job,)), inline=True)
+                await store.write(partial(_enqueue, job))
             except StoreBusy:
                 log.busy += 1
-            log.end(started)
-
-    try:
-        await asyncio.gather(*(caller() for _ in range(2 if options.turns == "gate2" else 1)))
+            log.end("enqueue")
     finally:
         await store.close()
     return log.report()
 
 
+async def _enqueue(job: NewJob, transaction: Transaction) -> None:
+    await transaction.enqueue((job,))
+
+
 def write_plain(options: argparse.Namespace) -> dict[str, Any]:
     """Do the same by plain sqlite3, with the same durability and SQLite's busy wait of 5 s."""
-    log = Waits()
     with contextlib.closing(sqlite3.connect(options.file, isolation_level=None, timeout=5)) as connection:
-        for pragma in statements.PRAGMAS[options.journal]:
+        for pragma in statements.PRAGMAS["delete"]:
             connection.execute(pragma)
-        while (started := log.begin(options)) is not None:
+        log = Waits(options)
+        while not log.is_over():
+            log.begin()
             row = json.dumps([[f"{options.name}-{log.calls}", 1, 5, 0, 10**9, "default", "job", None, 0]])
             try:
                 connection.execute(statements.BEGIN)
@@ -64,98 +125,87 @@ def write_plain(options: argparse.Namespace) -> dict[str, Any]:
             except sqlite3.OperationalError:
                 connection.rollback()
                 log.busy += 1
-            log.end(started)
+            log.end("enqueue")
     return log.report()
 
 
-class Waits:
-    """The duration of each call, in milliseconds."""
+def together(turns: str, processes: int, seconds: float) -> list[dict[str, Any]]:
+    """Start the processes together on a fresh file and return what each reports."""
 
-    def __init__(self) -> None:
-        self.busy = 0
-        self.calls = 0
-        self._waits_ms: list[float] = []
+    async def make(path: Path) -> None:
+        async with Queue.open(path):
+            pass
 
-    def begin(self, options: argparse.Namespace) -> float | None:
-        """Return the start of a call; None when the time is over. The first call waits for the common start."""
-        if not self.calls:
-            time.sleep(max(0.0, options.start_at - time.time()))
-        started = time.time()
-        self.calls += 1
-        return started if started < options.start_at + options.seconds else None
-
-    def end(self, started: float) -> None:
-        """Note the end of a call."""
-        self._waits_ms.append((time.time() - started) * 1000)
-
-    def report(self) -> dict[str, Any]:
-        """Return counts and percentiles."""
-        waits = sorted(self._waits_ms) or [0.0]
-        return {
-            "count": len(self._waits_ms) - self.busy,
-            "busy": self.busy,
-            "p50": waits[len(waits) // 2],
-            "p99": waits[int(len(waits) * 0.99)],
-            "max": waits[-1],
-        }
-
-
-def run(options: argparse.Namespace, turns: str) -> list[dict[str, Any]]:
-    """Start the writers together and return what each reports."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "jobs.db")
-        asyncio.run(make(path))
-        command = [sys.executable, "-m", "benchmarks.bench_contention", "--seconds", str(options.seconds)]
-        command += ["--journal", options.journal, "--file", path, "--turns", turns]
-        command += ["--start-at", str(time.time() + 2.0)]
-        writers = [
+    with folder() as place:
+        path = place / "jobs.db"
+        run_async(make(path))
+        command = [sys.executable, "-m", "benchmarks.bench_contention", "--seconds", str(seconds)]
+        command += ["--file", str(path), "--turns", turns]
+        command += ["--start-at", str(time.time() + HEAD_START_S + processes * 0.2)]
+        children = [
             subprocess.Popen([*command, "--name", f"w{n}"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-            for n in range(options.writers)
+            for n in range(processes)
         ]
-        return [json.loads(writer.communicate()[0]) for writer in writers]
+        return [json.loads(child.communicate()[0]) for child in children]
 
 
-async def make(path: str) -> None:
-    await (await open_store(path)).close()
+def verbs(processes: int, seconds: float) -> Figures:
+    """Return calls per second and the worst process's waits for each verb."""
+    reports = together("verbs", processes, seconds)
+    figures = {"calls/s": sum(report["count"] for report in reports) / seconds}
+    for verb in VERBS:
+        found = [report["waits"][verb] for report in reports if verb in report["waits"]] or [[0.0, 0.0, 0.0]]
+        figures[f"{verb} p50 ms"] = max(one[0] for one in found)
+        figures[f"{verb} p99 ms"] = max(one[1] for one in found)
+    return figures
 
 
-def row(turns: str, reports: list[dict[str, Any]], seconds: float) -> tuple[object, ...]:
-    counts = sorted(report["count"] for report in reports)
-    return (
-        turns,
-        f"{sum(counts) / seconds:,.0f}",
-        " : ".join(f"{count:,}" for count in counts),
-        f"{counts[0] / max(1, counts[-1]):.2f}",
-        f"{max(report['p50'] for report in reports):.1f}",
-        f"{max(report['p99'] for report in reports):.1f}",
-        f"{max(report['max'] for report in reports):,.0f}",
-        sum(report["busy"] for report in reports),
-    )
+def turns(kind: str, seconds: float) -> Figures:
+    """Return commits per second, fairness and the worst waits of one way to take turns."""
+    reports = together(kind, WRITERS, seconds)
+    counts = [report["count"] for report in reports]
+    waits = [report["waits"].get("enqueue", [0.0, 0.0, 0.0]) for report in reports]
+    return {
+        "commits/s": sum(counts) / seconds,
+        "slowest/fastest": min(counts) / max(1, *counts),
+        "p50 ms": max(one[0] for one in waits),
+        "p99 ms": max(one[1] for one in waits),
+        "longest ms": max(one[2] for one in waits),
+    }
+
+
+def measure(run: Run) -> None:
+    """Measure the verbs, or the ways to take turns."""
+    if run.part == "turns":
+        seconds = run.pick(0.3, 4.0, 6.0)
+        ways = {name: lambda kind=kind: turns(kind, seconds) for kind, name in TURNS.items()}
+        run.paired(ways, repetitions=run.pick(1, 2, 7))
+        return
+    seconds, most = run.pick(0.3, 1.5, 3.0), run.pick((1, 2), (1, 2, 4, 8), (1, 2, 4, 8))
+    many = {f"{n} process{'es' if n > 1 else ''}": lambda n=n: verbs(n, seconds) for n in most}
+    run.paired(many, repetitions=run.pick(1, 3, 7))
+
+
+BENCH = Bench(
+    "contention",
+    "Do processes that work back to back on one file get fair turns, and what does each verb cost them?",
+    measure,
+    parts=("verbs", "turns"),
+)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--writers", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--journal", choices=("delete", "wal"), default="delete")
-    for hidden in ("--file", "--name", "--turns"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
-    parser.add_argument("--start-at", type=float, help=argparse.SUPPRESS)
+    """Be one of the processes."""
+    parser = argparse.ArgumentParser()
+    for name in ("--file", "--name", "--turns"):
+        parser.add_argument(name, required=True)
+    for name in ("--seconds", "--start-at"):
+        parser.add_argument(name, type=float, required=True)
     options = parser.parse_args()
-    if options.file:
-        report = write_plain(options) if options.turns == "plain" else asyncio.run(write(options))
-        print(json.dumps(report))
-        return
-    print(f"{machine()}\n{options.writers} writers, {options.seconds:g} s, journal {options.journal}\n")
-    kinds = {
-        "gate": "store, gate",
-        "gate2": "store, gate, two at once",
-        "retry": "store, no gate",
-        "plain": "plain sqlite3, busy wait",
-    }
-    rows = [row(name, run(options, turns), options.seconds) for turns, name in kinds.items()]
-    header = ("turns by", "commits/s", "each", "slowest/fastest", "p50 ms", "p99 ms", "longest ms", "gave up")
-    print(table(header, rows))
+    if options.turns == "plain":
+        print(json.dumps(write_plain(options)))
+    else:
+        print(json.dumps(asyncio.run((work if options.turns == "verbs" else write)(options))))
 
 
 if __name__ == "__main__":

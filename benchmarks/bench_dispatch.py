@@ -1,124 +1,121 @@
 """How close is end-to-end dispatch to a bare HTTP loop?
 
-One client process, one server process, 64 requests in flight. Raw: an aiohttp client loop against a handler that
-echoes. Product: claim, send, finish in one dispatcher, dedup row, ledger and answer in one receiver, both at full
-durability. The runs alternate; the answer is the ratio product/raw of each pair, with its median. `us CPU` is the
-client process's CPU time per job. With `--batch N` a third run sends up to N jobs a request, four times N in
-flight, and is set against the same raw loop of one job a request.
+One client process, one server process, 64 requests in flight. Raw: an aiohttp client loop (and one of httpx)
+against a handler that echoes. Product: claim, send, finish in one dispatcher; dedup row, ledger and answer in
+one receiver, both with full durability. Both sides of a pair run on the same kind of event loop. `us CPU` is the
+client process's CPU time per job.
 """
 
-import argparse
 import asyncio
-import tempfile
-import time
+import inspect
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import aiohttp
 
-from asyncqueue import Dispatcher, HttpSender, NewJob, Queue
+from asyncqueue import Dispatcher, HttpSender, Queue
 from asyncqueue.stores.sqlite.connection import Journal
 from asyncqueue.wire import encode_body
-from benchmarks.harness import machine, python_process, spread, table
+from benchmarks.harness import Bench, Figures, Run, Watch, folder, python_process, run_async
+from benchmarks.jobs import fill
+from benchmarks.peers.base import needed
+
+__all__ = ["BATCH", "BENCH", "PRODUCT", "RAW"]
+
+CONCURRENCY = 64
+RAW = "raw aiohttp loop"
+HTTPX = "raw httpx loop"
+PRODUCT = "asyncqueue, one job a request"
+BATCH = "asyncqueue, batch transport"
+BATCH_JOBS = 64
+HEADERS = {"Content-Type": "application/json"}
+HAS_BATCH = "batch" in inspect.signature(HttpSender).parameters
 
 
-class Figure(NamedTuple):
-    """Jobs per second and client CPU microseconds per job."""
-
-    rate: float
-    cpu_us: float
-
-
-async def raw(url: str, jobs: int, concurrency: int) -> Figure:
-    """Post `jobs` requests from `concurrency` tasks over one session."""
+async def raw(url: str, jobs: int) -> Figures:
+    """Post from 64 tasks over one aiohttp session."""
     numbers = iter(range(jobs))
-    headers = {"Content-Type": "application/json"}
 
     async def post() -> None:
         for number in numbers:
-            async with session.post(url, data=encode_body(f"r{number}", 1, None), headers=headers) as answer:
+            async with session.post(url, data=encode_body(f"r{number}", 1, None), headers=HEADERS) as answer:
                 await answer.read()
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        started, cpu = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(post() for _ in range(concurrency)))
-        return Figure(jobs / (time.perf_counter() - started), (time.process_time() - cpu) / jobs * 1e6)
+        watch = Watch()
+        await asyncio.gather(*(post() for _ in range(CONCURRENCY)))
+        return watch.figures(jobs)
 
 
-async def product(  # noqa: PLR0913 - what one run is made of
-    url: str, path: Path, jobs: int, concurrency: int, *, journal: Journal, batch: int
-) -> Figure:
-    """Drain `jobs` jobs from a file through a dispatcher, `batch` at most in one request."""
+async def raw_httpx(httpx: Any, url: str, jobs: int) -> Figures:
+    """Post from 64 tasks over one httpx client."""
+    numbers = iter(range(jobs))
+
+    async def post() -> None:
+        for number in numbers:
+            await client.post(url, content=encode_body(f"r{number}", 1, None), headers=HEADERS)
+
+    limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
+    async with httpx.AsyncClient(limits=limits, trust_env=False) as client:
+        watch = Watch()
+        await asyncio.gather(*(post() for _ in range(CONCURRENCY)))
+        return watch.figures(jobs)
+
+
+async def product(url: str, path: Path, jobs: int, journal: Journal, options: dict[str, Any]) -> Figures:
+    """Drain `jobs` jobs from a file through a dispatcher."""
     async with Queue.open(path, journal=journal, force_wal=True) as queue:
-        for first in range(0, jobs, 5_000):
-            await queue.enqueue_many([NewJob(f"p{n}", 1) for n in range(first, min(first + 5_000, jobs))])
-        async with Dispatcher(queue, HttpSender(url, batch=batch), concurrency=concurrency) as dispatcher:
-            started, cpu = time.perf_counter(), time.process_time()
+        await fill(queue, jobs)
+        async with Dispatcher(queue, HttpSender(url, **options), concurrency=CONCURRENCY) as dispatcher:
+            watch = Watch()
             await dispatcher.drain()
-            figure = Figure(jobs / (time.perf_counter() - started), (time.process_time() - cpu) / jobs * 1e6)
+            figures = watch.figures(jobs)
         stats = await queue.stats()
         if stats.done != jobs:
             raise SystemExit(f"{stats.done} of {jobs} jobs were done: {dispatcher.counts}")
-        return figure
+        return figures
 
 
-def one_round(options: argparse.Namespace, journal: Journal) -> list[Figure]:
-    """Return the figures of one raw run and one product run or two, each with fresh processes and files."""
-    with python_process("-m", "benchmarks.raw_server") as (_process, ready):
-        figures = [asyncio.run(raw(str(ready["url"]), options.jobs, options.concurrency))]
-    for batch in (1, options.batch) if options.batch > 1 else (1,):
-        concurrency = options.concurrency if batch == 1 else 4 * batch
-        with tempfile.TemporaryDirectory() as folder:
-            inbox = str(Path(folder) / "inbox.db")
-            flags = ["--journal", journal, *(["--force-wal"] if journal == "wal" else [])]
-            with python_process("-m", "receiver", inbox, "--port", "0", *flags) as (_process, ready):
-                url, path = str(ready["url"]), Path(folder) / "jobs.db"
-                figures.append(
-                    asyncio.run(product(url, path, options.jobs, concurrency, journal=journal, batch=batch))
-                )
-    return figures
+def bare(client: Callable[..., Any], jobs: int, loop: str) -> Figures:
+    with python_process("-m", "benchmarks.raw_server", loop=loop) as (_process, ready):
+        return run_async(client(str(ready["url"]), jobs), loop)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=1, help="also send up to so many jobs a request")
-    parser.add_argument("--journal", choices=("delete", "wal", "both"), default="delete")
-    options = parser.parse_args()
-    print(f"{machine()}\n{options.jobs:,} jobs, {options.concurrency} in flight, {options.pairs} pairs")
-    print(
-        f"batch: up to {options.batch} jobs a request, {4 * options.batch} in flight\n"
-        if options.batch > 1
-        else ""
-    )
-    names = ("raw", "product", "batch") if options.batch > 1 else ("raw", "product")
-    rows = []
-    journals: tuple[Journal, ...] = ("delete", "wal") if options.journal == "both" else (options.journal,)
-    for journal in journals:
-        rounds = []
-        for number in range(options.pairs + 1):
-            figures = one_round(options, journal)
-            rates = ", ".join(
-                f"{name} {figure.rate:,.0f}/s ({figure.rate / figures[0].rate:.2f})"
-                for name, figure in zip(names, figures, strict=True)
-            )
-            print(f"  {journal} {number or 'warm-up'}: {rates}", flush=True)
-            if number:
-                rounds.append(figures)
-        for place, name in enumerate(names):
-            rows.append(
-                (
-                    journal,
-                    name,
-                    spread([figures[place].rate for figures in rounds], 0),
-                    spread([figures[place].rate / figures[0].rate for figures in rounds]),
-                    spread([figures[place].cpu_us for figures in rounds], 0),
-                )
-            )
-    print("\n" + table(("journal", "what", "jobs/s", "ratio to raw", "client us CPU"), rows))
+def httpx_bare(jobs: int, loop: str) -> Figures:
+    return bare(partial(raw_httpx, needed("httpx")), jobs, loop)
 
 
-if __name__ == "__main__":
-    main()
+def end_to_end(jobs: int, journal: Journal, loop: str, options: dict[str, Any]) -> Figures:
+    with folder() as place:
+        flags = ["--journal", journal, *(["--force-wal"] if journal == "wal" else [])]
+        inbox = str(place / "inbox.db")
+        with python_process("-m", "receiver", inbox, "--port", "0", *flags, loop=loop) as (_process, ready):
+            return run_async(product(str(ready["url"]), place / "jobs.db", jobs, journal, options), loop)
+
+
+def measure(run: Run) -> None:
+    """Measure one journal on one kind of event loop; `run.part` names both."""
+    name, _, loop = run.part.partition("-")
+    journal: Journal = "wal" if name == "wal" else "delete"
+    loop = loop or "asyncio"
+    jobs, few = run.pick(200, 5_000, 10_000), run.pick(50, 500, 1_000)
+    ways: dict[str, Callable[[], Figures]] = {
+        RAW: partial(bare, raw, jobs, loop),
+        PRODUCT: partial(end_to_end, jobs, journal, loop, {}),
+    }
+    if HAS_BATCH:
+        ways[BATCH] = partial(end_to_end, jobs, journal, loop, {"batch": BATCH_JOBS})
+    if loop == "asyncio" and journal == "delete":
+        ways[HTTPX] = partial(httpx_bare, few, loop)
+    run.paired(ways)
+
+
+BENCH = Bench(
+    "dispatch",
+    "How close is end-to-end dispatch to a bare HTTP loop?",
+    measure,
+    parts=("delete", "wal", "delete-uvloop", "wal-uvloop"),
+    full_only=("wal-uvloop",),
+)

@@ -3,16 +3,12 @@
 1,000 leased jobs are finished with an effect each, which writes a row; every tenth raises after its row is
 written. Once by callers that wait at the same moment, who share a commit; then by one caller after the other,
 each with a transaction of its own; both fully durable, in turns, on one file. Checked each time: exactly the rows
-of the failing ones are absent, each caller got its own error, and their jobs are still leased. Exit status 1 if
-any of that is wrong.
+of the failing ones are absent, each caller got its own error, and their jobs are still leased.
 """
 
-import argparse
 import asyncio
+import itertools
 import sqlite3
-import statistics
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +21,9 @@ import aiosqlite
 from asyncqueue import LeasedJob, NewJob, Queue
 from asyncqueue.job import EffectWork
 from asyncqueue.lifecycle import Status
-from benchmarks.harness import machine, spread, table
+from benchmarks.harness import Bench, Figures, Run, folder, run_async
+
+__all__ = ["BENCH"]
 
 TURN = 10  # every tenth effect fails
 LEASE_MS = 3_600_000
@@ -34,6 +32,7 @@ BOOK = "INSERT INTO ledger VALUES (?)"
 
 Finish = Callable[[], Awaitable[Status | None]]
 Answers = list[Status | BaseException | None]
+Way = Callable[[Sequence[Finish]], Awaitable[Answers]]
 
 
 class RefusedError(Exception):
@@ -75,21 +74,16 @@ async def make(path: Path) -> None:
         connection.execute(LEDGER)
 
 
-async def measure(path: Path, count: int, repetitions: int) -> tuple[dict[str, list[float]], dict[str, object]]:
-    """Return the effects per second of each way in each repetition, and what each job's caller was told."""
-    rates: dict[str, list[float]] = {way: [] for way in WAYS}
-    told: dict[str, object] = {}
+async def finish_all(path: Path, way: Way, prefix: str, count: int) -> tuple[float, dict[str, object]]:
+    """Return the effects per second of one way, and what each job's caller was told."""
     async with Queue.open(path) as queue:
-        for repetition in range(repetitions):
-            for number, (way, run) in enumerate(WAYS.items()):
-                await queue.enqueue_many(NewJob(f"r{repetition}-{number}-{i}", 1) for i in range(count))
-                leased = await queue.claim("bench", limit=count, lease_ms=LEASE_MS)
-                finishes = [partial(queue.finish, job, "ok", effect=effect_of(job)) for job in leased]
-                started = time.perf_counter()
-                answers = await run(finishes)
-                rates[way].append(count / (time.perf_counter() - started))
-                told |= {job.id: answer for job, answer in zip(leased, answers, strict=True)}
-    return rates, told
+        await queue.enqueue_many(NewJob(f"{prefix}-{i}", 1) for i in range(count))
+        leased = await queue.claim("bench", limit=count, lease_ms=LEASE_MS)
+        finishes = [partial(queue.finish, job, "ok", effect=effect_of(job)) for job in leased]
+        started = time.perf_counter()
+        answers = await way(finishes)
+        rate = count / (time.perf_counter() - started)
+    return rate, {job.id: answer for job, answer in zip(leased, answers, strict=True)}
 
 
 def wrong(path: Path, told: dict[str, object]) -> list[str]:
@@ -109,25 +103,27 @@ def wrong(path: Path, told: dict[str, object]) -> list[str]:
     return sorted(found)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--effects", type=int, default=1_000, help="at most 1,024: what one commit takes")
-    parser.add_argument("--repetitions", type=int, default=3)
-    options = parser.parse_args()
-    print(f"{machine()}\n{options.effects:,} effects, every tenth fails, {options.repetitions} repetitions\n")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "jobs.db"
-        asyncio.run(make(path))
-        rates, told = asyncio.run(measure(path, options.effects, options.repetitions))
+def measure(run: Run) -> None:
+    """Measure both ways in turns on one file, then look at every row."""
+    count, serial, told = run.pick(40, 500, 1_000), itertools.count(), {}
+    with folder() as place:
+        path = place / "jobs.db"
+        run_async(make(path))
+
+        def one(way: Way) -> Figures:
+            rate, answers = run_async(finish_all(path, way, f"r{next(serial)}", count))
+            told.update(answers)
+            return {"effects/s": rate}
+
+        run.paired({name: partial(one, way) for name, way in WAYS.items()})
         misfits = wrong(path, told)
-    together, each = (statistics.median(rates[way]) for way in WAYS)
-    rows = [(way, spread(rates[way], 0), f"{statistics.median(rates[way]) / each:.1f}") for way in WAYS]
-    print(table(("effects by", "effects/s", "ratio"), rows))
-    failing = sum(map(fails, told))
-    print(f"\none commit together is {together / each:.1f} times as fast")
-    print(f"{len(told):,} effects, {failing:,} failed; not as they must be: {len(misfits)} {misfits[:3]}")
-    sys.exit(1 if misfits else 0)
+    if misfits:
+        raise SystemExit(f"not as they must be: {len(misfits)} of {len(told)} effects, {misfits[:3]}")
+    run.note(f"{len(told):,} effects were checked, {sum(map(fails, told)):,} of them failed: all as it must be.")
 
 
-if __name__ == "__main__":
-    main()
+BENCH = Bench(
+    "effects",
+    "What do the effects of a thousand handlers cost in one commit, and does a failing one harm the others?",
+    measure,
+)

@@ -27,7 +27,8 @@ from asyncqueue import Dispatcher, LeasedJob, Queue
 from asyncqueue.job import DEFAULT_LEASE_MS, Release
 from asyncqueue.stores import open_store
 from asyncqueue.stores.base import Claim, Store, Transaction
-from benchmarks.harness import ROOT, machine, table
+from benchmarks.harness import ROOT, table
+from benchmarks.results import machine
 
 READY = 1_000
 COST_MAX = 2.0

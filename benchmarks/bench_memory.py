@@ -1,78 +1,99 @@
-"""Is memory flat while a million jobs stream in and a hundred thousand drain?
+"""Is memory flat while a million jobs stream in and while they drain?
 
-Three processes, each measured by its own peak as the kernel counts it, in MB: `enqueue` of a stream,
-then `dispatch --drain` of another file against `receiver`. The goal: each below 150 MB.
+`enqueue`: a million lines into the command line; its peak. `drain`: a dispatcher process, 64 in flight, on a file
+with a million pending jobs, against a receiver; the resident memory of both is looked at again and again, and the
+slope of a straight line through what was seen after the first fifth is reported, in MB per 100,000 jobs done.
 """
 
-import argparse
+import asyncio
 import os
 import subprocess
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness import ROOT, machine, python_process, table
+import psutil
 
-MB_MAX = 150
+from asyncqueue import Queue
+from benchmarks.harness import ROOT, Bench, Figures, Run, folder, python_process, run_async, say
+from benchmarks.jobs import fill_fast
 
+__all__ = ["BENCH", "DISPATCHER", "SLOPE"]
 
-def peak_mb(process: subprocess.Popen[bytes]) -> float:
-    """Wait for a child and return its peak resident memory in MB."""
-    _pid, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise SystemExit(f"{process.args} ended with {process.returncode}")
-    return usage.ru_maxrss / 1024
-
-
-def enqueue(path: Path, count: int) -> float:
-    """Stream `count` lines into `python -m asyncqueue enqueue`; return its peak in MB."""
-    command = [sys.executable, "-m", "asyncqueue", "enqueue", str(path), "--file", "-", "--json"]
-    child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    assert child.stdin is not None
-    for number in range(count):
-        child.stdin.write(b'{"id":"m%d","qty":1,"payload":{"sku":%d}}\n' % (number, number))
-    child.stdin.close()
-    return peak_mb(child)
+DISPATCHER = "dispatcher"
+SLOPE = "MB per 100,000 jobs"
+PAUSE_S = 0.25
+MB = 2**20
 
 
-def drain(path: Path, inbox: Path) -> tuple[float, float]:
-    """Drain a file into a receiver; return the peaks of dispatcher and receiver in MB."""
-    with python_process("-m", "receiver", str(inbox), "--port", "0") as (receiver, ready):
-        command = [
-            sys.executable,
-            "-m",
-            "asyncqueue",
-            "dispatch",
-            str(path),
-            str(ready["url"]),
-            "--drain",
-            "--json",
-        ]
-        dispatcher = peak_mb(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL))
-        status = Path(f"/proc/{receiver.pid}/status").read_text("ascii")
-        high = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-        return dispatcher, int(high.split()[1]) / 1024
+def enqueue_peak(count: int) -> Figures:
+    """Stream `count` lines into `python -m asyncqueue enqueue`; return its peak."""
+    with folder() as place:
+        command = [sys.executable, "-m", "asyncqueue", "enqueue", str(place / "jobs.db"), "--file", "-", "--json"]
+        child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        assert child.stdin is not None
+        for number in range(count):
+            child.stdin.write(b'{"id":"m%d","qty":1,"payload":{"sku":%d}}\n' % (number, number))
+        child.stdin.close()
+        _pid, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"enqueue ended with {child.returncode}")
+    return {"peak MB": usage.ru_maxrss * 1024 / MB}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--enqueue", type=int, default=1_000_000, help="jobs to stream in")
-    parser.add_argument("--drain", type=int, default=100_000, help="jobs to drain")
-    options = parser.parse_args()
-    print(f"{machine()}\n")
-    with tempfile.TemporaryDirectory() as folder:
-        streamed = enqueue(Path(folder) / "million.db", options.enqueue)
-        enqueue(Path(folder) / "jobs.db", options.drain)
-        dispatcher, receiver = drain(Path(folder) / "jobs.db", Path(folder) / "inbox.db")
-    rows = [
-        (f"enqueue {options.enqueue:,} jobs from a stream", f"{streamed:.0f}"),
-        (f"dispatch {options.drain:,} jobs", f"{dispatcher:.0f}"),
-        (f"receiver of {options.drain:,} jobs", f"{receiver:.0f}"),
-    ]
-    print(table(("process", "peak MB"), rows))
-    print(f"\nall below {MB_MAX} MB: {max(streamed, dispatcher, receiver) < MB_MAX}")
+def slope(done: Sequence[float], mb: Sequence[float]) -> float:
+    """Return the slope of the least-squares line, in MB per 100,000 jobs."""
+    middle, height = sum(done) / len(done), sum(mb) / len(mb)
+    spread = sum((x - middle) ** 2 for x in done)
+    return sum((x - middle) * (y - height) for x, y in zip(done, mb, strict=True)) / spread * 100_000
 
 
-if __name__ == "__main__":
-    main()
+async def watched(path: Path, jobs: int, processes: dict[str, psutil.Process]) -> dict[str, Figures]:
+    """Look at the processes until `jobs` jobs are done."""
+    done: list[float] = []
+    mb: dict[str, list[float]] = {name: [] for name in processes}
+    async with Queue.open(path, create=False, journal="keep") as queue:
+        while not done or done[-1] < jobs:
+            await asyncio.sleep(PAUSE_S)
+            done.append((await queue.stats()).done)
+            for name, process in processes.items():
+                mb[name].append(process.memory_info().rss / MB)
+            if len(done) % 40 == 0:
+                say(f"    {done[-1]:,.0f} of {jobs:,} done, {mb[DISPATCHER][-1]:.0f} MB")
+    start = next(place for place, count in enumerate(done) if count >= done[-1] / 5)
+    start = min(start, len(done) - 2)
+    return {
+        name: {SLOPE: slope(done[start:], seen[start:]), "peak MB": max(seen), "MB at the end": seen[-1]}
+        for name, seen in mb.items()
+    }
+
+
+def drain(pending: int, jobs: int) -> dict[str, Figures]:
+    """Drain `jobs` of `pending` jobs; return the memory of dispatcher and receiver."""
+    with folder() as place:
+        path = place / "jobs.db"
+        fill_fast(path, [("pending", 0, pending)])
+        with python_process("-m", "receiver", str(place / "inbox.db"), "--port", "0") as (receiver, ready):
+            command = [sys.executable, "-m", "asyncqueue", "dispatch", str(path), str(ready["url"]), "--json"]
+            environment = {**os.environ, "ASYNCQUEUE_LOOP": "asyncio"}
+            child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
+            try:
+                names = {DISPATCHER: psutil.Process(child.pid), "receiver": psutil.Process(receiver.pid)}
+                return run_async(watched(path, jobs, names))
+            finally:
+                child.terminate()
+                child.wait()
+
+
+def measure(run: Run) -> None:
+    """One run each: the slope is a fit over many looks, and the peak is a peak."""
+    million = run.pick(2_000, 300_000, 1_000_000)
+    run.add("enqueue from a stream", enqueue_peak(million))
+    jobs = run.pick(200, 60_000, 250_000)
+    for name, figures in drain(million, jobs).items():
+        run.add(name, figures)
+    run.note(f"{million:,} jobs streamed in; {jobs:,} of {million:,} pending jobs drained, 64 in flight.")
+
+
+BENCH = Bench("memory", "Is memory flat while a million jobs stream in and while they drain?", measure)

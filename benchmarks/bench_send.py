@@ -2,13 +2,14 @@
 
 One client process against one server process, 64 requests in flight; bare and sender runs alternate against the
 same server. Both post the same bytes and read the answer; the sender also checks the acknowledgement and the
-deadline. The answer is the median ratio of the client CPU time per request.
+deadline. The answer is the ratio of the client's CPU time per request.
 """
 
-import argparse
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any
 
 import aiohttp
 
@@ -16,7 +17,11 @@ from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.job import TIME_MS_MAX, LeasedJob
 from asyncqueue.retry import Verdict
 from asyncqueue.wire import IDEMPOTENCY_HEADER, JSON_TYPE, encode_body
-from benchmarks.harness import machine, python_process, spread, table
+from benchmarks.harness import Bench, Figures, Run, python_process, run_async
+
+__all__ = ["BENCH"]
+
+CONCURRENCY = 64
 
 Post = Callable[[LeasedJob], Awaitable[None]]
 
@@ -68,28 +73,20 @@ async def sent(url: str, jobs: list[LeasedJob], concurrency: int) -> float:
         return await cpu_us(post, jobs, concurrency)
 
 
-async def run(url: str, options: argparse.Namespace) -> None:
-    """Print the table of all pairs after one pair to warm up."""
-    jobs = make_jobs(options.jobs)
-    pairs = [
-        (await bare(url, jobs, options.concurrency), await sent(url, jobs, options.concurrency))
-        for _ in range(options.pairs + 1)
-    ][1:]
-    row = [spread([one for one, _ in pairs], 0), spread([two for _, two in pairs], 0)]
-    row.append(spread([two / one for one, two in pairs], 3))
-    print(table(("bare us CPU", "sender us CPU", "ratio"), [row]))
+def client(
+    way: Callable[[str, list[LeasedJob], int], Coroutine[Any, Any, float]], url: str, count: int
+) -> Figures:
+    return {"us CPU": run_async(way(url, make_jobs(count), CONCURRENCY))}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=5_000)
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--concurrency", type=int, default=64)
-    options = parser.parse_args()
-    print(f"{machine()}\n{options.jobs:,} jobs, {options.concurrency} in flight, {options.pairs} pairs\n")
+def measure(run: Run) -> None:
+    """Measure both against one server."""
+    count = run.pick(100, 3_000, 5_000)
     with python_process("-m", "benchmarks.raw_server") as (_process, ready):
-        asyncio.run(run(str(ready["url"]), options))
+        url = str(ready["url"])
+        run.paired(
+            {"session.post": partial(client, bare, url, count), "HttpSender": partial(client, sent, url, count)}
+        )
 
 
-if __name__ == "__main__":
-    main()
+BENCH = Bench("send", "What does `HttpSender.send` cost beyond a bare `session.post`?", measure)

@@ -5,6 +5,8 @@ import json
 
 from aiohttp import web
 
+from asyncqueue.eventloop import loop_factory
+
 
 async def inbox(request: web.Request) -> web.Response:
     job = json.loads(await request.read())
@@ -24,4 +26,5 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve())

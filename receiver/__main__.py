@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from asyncqueue.errors import AsyncQueueError, ConfigError, NotAQueue
+from asyncqueue.eventloop import loop_factory
 
 __all__ = ["main"]
 
@@ -101,7 +102,8 @@ def cli(**options: Any) -> None:
 
     Example: python -m receiver inbox.db --port 8080
     """
-    asyncio.run(_serve(**options))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(**options))
 
 
 async def _serve(  # noqa: PLR0913 - the command's options

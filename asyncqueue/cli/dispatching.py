@@ -22,6 +22,7 @@ from asyncqueue.cli.view import LiveView, Tally
 from asyncqueue.clock import SystemClock
 from asyncqueue.dispatcher import Dispatcher
 from asyncqueue.dispatcher.send import HttpSender
+from asyncqueue.eventloop import loop_factory
 from asyncqueue.events import Event, Events, Subscriber, record
 from asyncqueue.queue import Queue
 from asyncqueue.retry import RetryPolicy
@@ -31,7 +32,8 @@ __all__ = ["run"]
 
 def run(settings: DispatchSettings) -> None:
     """Dispatch until stopped or drained. Raises `Failed` if the end was not clean, else what the parts raise."""
-    anyio.run(_one if settings.processes == 1 else _many, settings)
+    work = _one if settings.processes == 1 else _many
+    anyio.run(work, settings, backend_options={"loop_factory": loop_factory()})
 
 
 async def _one(settings: DispatchSettings) -> None:

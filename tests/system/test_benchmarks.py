@@ -1,26 +1,111 @@
-"""Each benchmark still runs: tiny sizes, and no judgement of its figures."""
+"""Each benchmark still runs, in small; no judgement of any figure."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.goals import GOALS, verdict
+from benchmarks.harness import Run, Scale, Skipped
+from benchmarks.registry import BENCHES
+from benchmarks.results import Result, Results, compared
+
 ROOT = Path(__file__).parents[2]
-
-TINY = {
-    "bench_claim": ["--rows", "3000", "--repetitions", "3"],
-    "bench_contention": ["--writers", "2", "--seconds", "0.5"],
-    "bench_dispatch": ["--jobs", "200", "--pairs", "1", "--concurrency", "8", "--batch", "8"],
-    "bench_queues": ["--jobs", "2000", "--others", "100", "--claims", "3"],
-    "bench_postgres": ["--rows", "3000", "--repetitions", "2", "--rate-jobs", "500", "--jobs", "3000"],
-    "bench_memory": ["--enqueue", "2000", "--drain", "200"],
-}
+KEYS = [bench.keys(Scale.FULL)[0] for bench in BENCHES] + [
+    "contention/turns",
+    "profile/drain",
+    "profile/statements",
+]
 
 
-@pytest.mark.parametrize("name", TINY)
-def test_benchmark_runs_to_its_table(name):
-    command = [sys.executable, "-m", f"benchmarks.{name}", *TINY[name]]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=50)
+def bench(*arguments):
+    command = [sys.executable, "-m", "benchmarks", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=110)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("key", KEYS)
+def test_benchmark_runs_and_its_answer_is_kept(key, tmp_path):
+    results = tmp_path / "results.json"
+    run = bench("run", "--only", key, "--scale", "tiny", "--results", results)
     assert run.returncode == 0, run.stderr
     assert "|---|" in run.stdout
+    found = json.loads(results.read_text())["results"]
+    assert list(found) == [key]
+    assert found[key]["samples"], run.stdout
+
+
+def test_unknown_benchmark_is_refused():
+    run = bench("run", "--only", "nothing")
+    assert run.returncode == 2
+    assert "there is no benchmark nothing" in run.stderr
+
+
+def test_list_names_every_part():
+    run = bench("list")
+    assert run.returncode == 0
+    assert all(key in run.stdout for one in BENCHES for key in one.keys(Scale.FULL))
+
+
+def result(samples):
+    return Result("How?", "tiny", "2026-01-01 00:00 UTC", 1.0, {"versions": {}}, samples)
+
+
+def test_a_repetition_measures_each_way_once_and_counts_no_warm_up():
+    calls = []
+    run = Run(Scale.FULL)
+    ways = {name: lambda name=name: calls.append(name) or {"jobs/s": float(len(calls))} for name in "ab"}
+    run.paired(ways)
+    assert len(calls) == 16
+    assert all(set(calls[turn : turn + 2]) == {"a", "b"} for turn in range(0, 16, 2))
+    assert {calls[turn] for turn in range(0, 16, 2)} == {"a", "b"}  # both went first at times
+    assert [len(run.samples[name]["jobs/s"]) for name in "ab"] == [7, 7]
+    assert min(run.samples["a"]["jobs/s"] + run.samples["b"]["jobs/s"]) == 3.0
+
+
+def test_a_way_that_cannot_be_measured_is_left_out_and_noted():
+    def missing():
+        raise Skipped("it is not installed")
+
+    run = Run(Scale.TINY)
+    run.paired({"here": lambda: {"jobs/s": 1.0}, "gone": missing})
+    assert list(run.samples) == ["here"]
+    assert run.notes == ["gone: left out: it is not installed"]
+
+
+def test_ratios_are_taken_pair_by_pair():
+    found = result({"a": {"jobs/s": [10.0, 30.0]}, "b": {"jobs/s": [5.0, 10.0]}})
+    assert found.ratios("a", "b", "jobs/s") == [2.0, 3.0]
+    assert found.ratios("a", "c", "jobs/s") is None
+    assert found.best(("a", "b", "c"), "jobs/s") == "a"
+
+
+def test_merging_keeps_what_was_measured_before(tmp_path):
+    path = tmp_path / "results.json"
+    Results(path).merge("one", result({"a": {"s": [1.0]}}))
+    Results(path).merge("two", result({"a": {"s": [2.0]}}))
+    Results(path).merge("one", result({"a": {"s": [3.0]}}))
+    found = Results(path)
+    assert found.found["one"].values("a", "s") == [3.0]
+    assert found.found["two"].values("a", "s") == [2.0]
+
+
+def test_compare_marks_ranges_that_do_not_touch(tmp_path):
+    old, new = Results(tmp_path / "old.json"), Results(tmp_path / "new.json")
+    old.merge("one", result({"a": {"s": [1.0, 2.0], "t": [1.0, 2.0]}}))
+    new.merge("one", result({"a": {"s": [3.0, 4.0], "t": [2.0, 4.0]}}))
+    lines = compared(old, new).splitlines()[2:]
+    assert ["apart" in line for line in lines] == [True, False]
+    assert "2.33" in lines[0]
+
+
+def test_a_goal_is_met_by_its_median_and_missed_without_ado(tmp_path):
+    results = Results(tmp_path / "results.json")
+    goal = next(goal for goal in GOALS if goal.what.startswith("enqueue"))
+    assert verdict(goal, results).met is None
+    for rates, met in (([49.0, 50.0, 80.0], True), ([10.0, 49.0, 80.0], False)):
+        ones = {"jobs/s": [1.0] * 3}
+        results.merge("enqueue", result({"1,000 callers at once": {"jobs/s": rates}, "one by one": ones}))
+        assert verdict(goal, results).met is met
