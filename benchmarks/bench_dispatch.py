@@ -49,18 +49,18 @@ async def raw(url: str, jobs: int) -> Figures:
         return watch.figures(jobs)
 
 
-async def raw_httpx(httpx: Any, url: str, jobs: int) -> Figures:
-    """Post from 64 tasks over one httpx client."""
+async def raw_httpx(httpx: Any, in_flight: int, url: str, jobs: int) -> Figures:
+    """Post from `in_flight` tasks over one httpx client."""
     numbers = iter(range(jobs))
 
     async def post() -> None:
         for number in numbers:
             await client.post(url, content=encode_body(f"r{number}", 1, None), headers=HEADERS)
 
-    limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
+    limits = httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight)
     async with httpx.AsyncClient(limits=limits, trust_env=False) as client:
         watch = Watch()
-        await asyncio.gather(*(post() for _ in range(CONCURRENCY)))
+        await asyncio.gather(*(post() for _ in range(in_flight)))
         return watch.figures(jobs)
 
 
@@ -83,8 +83,8 @@ def bare(client: Callable[..., Any], jobs: int, loop: str) -> Figures:
         return run_async(client(str(ready["url"]), jobs), loop)
 
 
-def httpx_bare(jobs: int, loop: str) -> Figures:
-    return bare(partial(raw_httpx, needed("httpx")), jobs, loop)
+def httpx_bare(jobs: int, loop: str, in_flight: int) -> Figures:
+    return bare(partial(raw_httpx, needed("httpx"), in_flight), jobs, loop)
 
 
 def end_to_end(jobs: int, journal: Journal, loop: str, options: dict[str, Any]) -> Figures:
@@ -108,7 +108,8 @@ def measure(run: Run) -> None:
     if HAS_BATCH:
         ways[BATCH] = partial(end_to_end, jobs, journal, loop, {"batch": BATCH_JOBS})
     if loop == "asyncio" and journal == "delete":
-        ways[HTTPX] = partial(httpx_bare, few, loop)
+        ways[HTTPX] = partial(httpx_bare, few, loop, CONCURRENCY)
+        ways[f"{HTTPX}, 1 in flight"] = partial(httpx_bare, few, loop, 1)
     run.paired(ways)
 
 

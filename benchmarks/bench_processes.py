@@ -77,7 +77,7 @@ def drain(processes: int, jobs: int, journal: Journal) -> Figures:
 
 def measure(run: Run) -> None:
     """Measure one and two processes, on both journals."""
-    jobs = run.pick(300, 6_000, 10_000)
+    jobs = run.pick(300, 4_000, 10_000)
     run.paired(
         {
             ONE: partial(drain, 1, jobs, "delete"),
