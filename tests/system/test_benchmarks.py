@@ -37,6 +37,20 @@ def test_benchmark_runs_and_its_answer_is_kept(key, tmp_path):
     assert found[key]["samples"], run.stdout
 
 
+ALONE = {
+    "bench_queues": ["--jobs", "2000", "--others", "100", "--claims", "3"],
+    "bench_postgres": ["--rows", "3000", "--repetitions", "2", "--rate-jobs", "500", "--jobs", "3000"],
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_benchmark_that_stands_alone_runs_to_its_table(name):
+    command = [sys.executable, "-m", f"benchmarks.{name}", *ALONE[name]]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=50)
+    assert run.returncode == 0, run.stderr
+    assert "|---|" in run.stdout
+
+
 def test_unknown_benchmark_is_refused():
     run = bench("run", "--only", "nothing")
     assert run.returncode == 2
