@@ -33,7 +33,12 @@ __all__ = ["BENCH", "TURNS", "VERBS"]
 HEAD_START_S = 2.0
 WRITERS = 4
 VERBS = ("enqueue", "claim", "renew", "finish")
-TURNS = {"gate": "store, gate", "retry": "store, no gate", "plain": "plain sqlite3, busy wait"}
+TURNS = {
+    "gate": "store, gate",
+    "gate2": "store, gate, two at once",
+    "retry": "store, no gate",
+    "plain": "plain sqlite3, busy wait",
+}
 
 
 class Waits:
@@ -44,21 +49,20 @@ class Waits:
         self.busy = 0
         self.calls = 0
         self.ms: dict[str, list[float]] = {}
-        self._started = 0.0
         time.sleep(max(0.0, options.start_at - time.time()))
 
     def is_over(self) -> bool:
         """Whether the time is over."""
         return bool(time.time() >= self._ends_at)
 
-    def begin(self) -> None:
-        """Note the start of a call."""
-        self._started = time.perf_counter()
+    def begin(self) -> float:
+        """Return the start of a call."""
         self.calls += 1
+        return time.perf_counter()
 
-    def end(self, verb: str) -> None:
+    def end(self, verb: str, started: float) -> None:
         """Note the end of a call."""
-        self.ms.setdefault(verb, []).append((time.perf_counter() - self._started) * 1000)
+        self.ms.setdefault(verb, []).append((time.perf_counter() - started) * 1000)
 
     def report(self) -> dict[str, Any]:
         """Return the number of calls and the percentiles of each verb."""
@@ -71,35 +75,38 @@ async def work(options: argparse.Namespace) -> dict[str, Any]:
     async with Queue.open(options.file, create=False, patience_ms=60_000) as queue:
         log = Waits(options)
         while not log.is_over():
-            log.begin()
+            started = log.begin()
             await queue.enqueue(f"{options.name}-{log.calls}", 1)
-            log.end("enqueue")
-            log.begin()
+            log.end("enqueue", started)
+            started = log.begin()
             leased = await queue.claim(options.name)
-            log.end("claim")
+            log.end("claim", started)
             for job in leased:
-                log.begin()
+                started = log.begin()
                 await queue.renew(job)
-                log.end("renew")
-                log.begin()
+                log.end("renew", started)
+                started = log.begin()
                 await queue.finish(job, "ok")
-                log.end("finish")
+                log.end("finish", started)
     return log.report()
 
 
 async def write(options: argparse.Namespace) -> dict[str, Any]:
-    """Enqueue back to back through the store."""
-    store = await open_store(options.file, profile=Profile("delete", gate=options.turns == "gate"))
+    """Enqueue back to back through the store; by two callers the next transaction lines up while one runs."""
+    store = await open_store(options.file, profile=Profile("delete", gate=options.turns != "retry"))
     log = Waits(options)
-    try:
+
+    async def caller() -> None:
         while not log.is_over():
-            log.begin()
-            job = NewJob(f"{options.name}-{log.calls}", 1)
+            started = log.begin()
             try:
-                await store.write(partial(_enqueue, job))
+                await store.write(partial(_enqueue, NewJob(f"{options.name}-{log.calls}", 1)), inline=True)
             except StoreBusy:
                 log.busy += 1
-            log.end("enqueue")
+            log.end("enqueue", started)
+
+    try:
+        await asyncio.gather(*(caller() for _ in range(2 if options.turns == "gate2" else 1)))
     finally:
         await store.close()
     return log.report()
@@ -116,7 +123,7 @@ def write_plain(options: argparse.Namespace) -> dict[str, Any]:
             connection.execute(pragma)
         log = Waits(options)
         while not log.is_over():
-            log.begin()
+            started = log.begin()
             row = json.dumps([[f"{options.name}-{log.calls}", 1, 5, 0, 10**9, "default", "job", None, 0]])
             try:
                 connection.execute(statements.BEGIN)
@@ -125,7 +132,7 @@ def write_plain(options: argparse.Namespace) -> dict[str, Any]:
             except sqlite3.OperationalError:
                 connection.rollback()
                 log.busy += 1
-            log.end("enqueue")
+            log.end("enqueue", started)
     return log.report()
 
 

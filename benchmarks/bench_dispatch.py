@@ -7,7 +7,6 @@ client process's CPU time per job.
 """
 
 import asyncio
-import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,10 +27,10 @@ CONCURRENCY = 64
 RAW = "raw aiohttp loop"
 HTTPX = "raw httpx loop"
 PRODUCT = "asyncqueue, one job a request"
-BATCH = "asyncqueue, batch transport"
+BATCH = "asyncqueue, up to 64 jobs a request"
 BATCH_JOBS = 64
+BATCHES = 4  # requests of that size in flight
 HEADERS = {"Content-Type": "application/json"}
-HAS_BATCH = "batch" in inspect.signature(HttpSender).parameters
 
 
 async def raw(url: str, jobs: int) -> Figures:
@@ -64,11 +63,12 @@ async def raw_httpx(httpx: Any, in_flight: int, url: str, jobs: int) -> Figures:
         return watch.figures(jobs)
 
 
-async def product(url: str, path: Path, jobs: int, journal: Journal, options: dict[str, Any]) -> Figures:
-    """Drain `jobs` jobs from a file through a dispatcher."""
+async def product(url: str, path: Path, jobs: int, journal: Journal, batch: int = 1) -> Figures:
+    """Drain `jobs` jobs from a file through a dispatcher, `batch` at most in one request."""
+    concurrency = CONCURRENCY if batch == 1 else BATCHES * batch
     async with Queue.open(path, journal=journal, force_wal=True) as queue:
         await fill(queue, jobs)
-        async with Dispatcher(queue, HttpSender(url, **options), concurrency=CONCURRENCY) as dispatcher:
+        async with Dispatcher(queue, HttpSender(url, batch=batch), concurrency=concurrency) as dispatcher:
             watch = Watch()
             await dispatcher.drain()
             figures = watch.figures(jobs)
@@ -87,12 +87,12 @@ def httpx_bare(jobs: int, loop: str, in_flight: int) -> Figures:
     return bare(partial(raw_httpx, needed("httpx"), in_flight), jobs, loop)
 
 
-def end_to_end(jobs: int, journal: Journal, loop: str, options: dict[str, Any]) -> Figures:
+def end_to_end(jobs: int, journal: Journal, loop: str, batch: int = 1) -> Figures:
     with folder() as place:
         flags = ["--journal", journal, *(["--force-wal"] if journal == "wal" else [])]
         inbox = str(place / "inbox.db")
         with python_process("-m", "receiver", inbox, "--port", "0", *flags, loop=loop) as (_process, ready):
-            return run_async(product(str(ready["url"]), place / "jobs.db", jobs, journal, options), loop)
+            return run_async(product(str(ready["url"]), place / "jobs.db", jobs, journal, batch), loop)
 
 
 def measure(run: Run) -> None:
@@ -103,10 +103,9 @@ def measure(run: Run) -> None:
     jobs, few = run.pick(200, 5_000, 10_000), run.pick(50, 500, 1_000)
     ways: dict[str, Callable[[], Figures]] = {
         RAW: partial(bare, raw, jobs, loop),
-        PRODUCT: partial(end_to_end, jobs, journal, loop, {}),
+        PRODUCT: partial(end_to_end, jobs, journal, loop),
+        BATCH: partial(end_to_end, jobs, journal, loop, BATCH_JOBS),
     }
-    if HAS_BATCH:
-        ways[BATCH] = partial(end_to_end, jobs, journal, loop, {"batch": BATCH_JOBS})
     if loop == "asyncio" and journal == "delete":
         ways[HTTPX] = partial(httpx_bare, few, loop, CONCURRENCY)
         ways[f"{HTTPX}, 1 in flight"] = partial(httpx_bare, few, loop, 1)

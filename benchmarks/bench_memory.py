@@ -90,7 +90,7 @@ def measure(run: Run) -> None:
     """One run each: the slope is a fit over many looks, and the peak is a peak."""
     million = run.pick(2_000, 300_000, 1_000_000)
     run.add("enqueue from a stream", enqueue_peak(million))
-    jobs = run.pick(200, 60_000, 250_000)
+    jobs = run.pick(200, 40_000, 250_000)
     for name, figures in drain(million, jobs).items():
         run.add(name, figures)
     run.note(f"{million:,} jobs streamed in; {jobs:,} of {million:,} pending jobs drained, 64 in flight.")

@@ -26,7 +26,8 @@ from asyncqueue.job import NewJob, Report
 from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.address import Address
 from asyncqueue.stores.postgres.connection import in_schema
-from benchmarks.harness import machine, table
+from benchmarks.harness import table
+from benchmarks.results import machine
 from tests.postgres_server import Server
 
 PARTS = ("shapes", "rates", "churn")

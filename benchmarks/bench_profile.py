@@ -47,7 +47,7 @@ def product_parts(jobs: int) -> dict[str, float]:
         folder() as place,
         python_process("-m", "receiver", str(place / "inbox.db"), "--port", "0") as (_p, ready),
     ):
-        return sampled(lambda: product(str(ready["url"]), place / "jobs.db", jobs, "delete", {}), jobs)
+        return sampled(lambda: product(str(ready["url"]), place / "jobs.db", jobs, "delete"), jobs)
 
 
 def drain_parts(jobs: int) -> dict[str, float]:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from asyncqueue import Queue
 from asyncqueue.job import NewJob
-from benchmarks.harness import machine, table
+from benchmarks.harness import table
+from benchmarks.results import machine
 
 LIMIT = 64
 

@@ -31,7 +31,7 @@ class PlainQueue:
         return self._run(name, {**values, "now": self._now_ms})
 
     def _claim(self, limit: int) -> list[Any]:
-        names = [name for name, seq in self._rows("LOOK", sweep=100) if seq is None]
+        names = [name for name, seq in self._rows("LOOK", sweep=100, queues=None) if seq is None]
         if not names:
             return []
         picked = json.loads(self._rows("PICK_JSON", queue=names[0], kinds=None, limit=limit)[0][0])

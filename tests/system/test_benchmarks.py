@@ -18,11 +18,6 @@ KEYS = [bench.keys(Scale.FULL)[0] for bench in BENCHES] + [
     "profile/drain",
     "profile/statements",
 ]
-ALONE = {
-    "bench_queues": ["--jobs", "2000", "--others", "100", "--claims", "3"],
-    "bench_postgres": ["--rows", "3000", "--repetitions", "2", "--rate-jobs", "500", "--jobs", "3000"],
-    "scaling_model": ["--jobs", "400", "--processes", "1", "2", "--hosts", "2", "--think-ms", "1"],
-}
 
 
 def bench(*arguments):
@@ -40,6 +35,13 @@ def test_benchmark_runs_and_its_answer_is_kept(key, tmp_path):
     found = json.loads(results.read_text())["results"]
     assert list(found) == [key]
     assert found[key]["samples"], run.stdout
+
+
+ALONE = {
+    "bench_queues": ["--jobs", "2000", "--others", "100", "--claims", "3"],
+    "bench_postgres": ["--rows", "3000", "--repetitions", "2", "--rate-jobs", "500", "--jobs", "3000"],
+    "scaling_model": ["--jobs", "400", "--processes", "1", "2", "--hosts", "2", "--think-ms", "1"],
+}
 
 
 @pytest.mark.timeout(120)
