@@ -23,6 +23,7 @@ from asyncqueue.stores.sqlite import statements
 from asyncqueue.testing.receiver import ScriptedReceiver
 from asyncqueue.wire import Message
 from receiver.inbox import Inbox
+from receiver.stores.base import Arrival
 from tests.cancellation.stepping import cancelled_at
 from tests.power.images import read
 from tests.roles import CONTRACT, NOW_MS, QUEUE, RECEIVER, Role
@@ -44,8 +45,10 @@ VERBS = {
     "enqueue": lambda queue: queue.enqueue("new", 1),
     "enqueue_many": lambda queue: queue.enqueue_many([NewJob(f"new{n}", 1) for n in range(3)]),
     "claim": lambda queue: queue.claim("c", limit=3),
+    "claim_late": lambda queue: queue.claim_late("c", lambda: 3),
     "finish": lambda queue: queue.finish(ticket(4), "ok"),
     "finish_many": lambda queue: queue.finish_many([Report.ok(ticket(4)), Report.retry(ticket(5), 5)]),
+    "finish_late": lambda queue: queue.finish_late(lambda: [Report.ok(ticket(4)), Report.retry(ticket(5), 5)]),
     "renew": lambda queue: queue.renew(ticket(4), 90_000),
     "renew_many": lambda queue: queue.renew_many([Renew(ticket(4), 90_000), Renew(ticket(5), 90_000)]),
     "release": lambda queue: queue.release(ticket(4)),
@@ -78,6 +81,10 @@ STORE_VERBS = {
     "version": lambda store: store.version(),
     "close": lambda store: store.close(),
 }
+SENDS = {
+    "send": lambda sender, job: sender.send(job),
+    "send_alone": lambda sender, job: sender.send_alone(job),
+}
 CONTRACT_VERBS = {
     "enqueue": lambda con: worker.enqueue(con, {"id": "new", "qty": 1}, NOW_MS, 60_000),
     "claim": lambda con: worker.claim(con, "c", NOW_MS + 1),
@@ -87,6 +94,9 @@ CONTRACT_VERBS = {
 }
 INBOX_VERBS = {
     "receive": lambda inbox: inbox.receive(Message("new", 1, None), 1, 1),
+    "receive_many": lambda inbox: inbox.receive_many(
+        [Arrival(Message(f"new{n}", 1, None), 1, 1) for n in range(3)]
+    ),
     "get": lambda inbox: inbox.get("one"),
     "totals": lambda inbox: inbox.totals(),
     "close": lambda inbox: inbox.close(),
@@ -119,7 +129,7 @@ def test_no_public_coroutine_is_left_out(twice):
     assert public_coroutines(worker) == {*CONTRACT_VERBS, "open_queue", "run_file"}
     assert public_coroutines(Inbox) == INBOX_VERBS.keys()
     assert public_coroutines(Dispatcher) == {"run", "drain"}
-    assert public_coroutines(HttpSender) == {"send"}
+    assert public_coroutines(HttpSender) == SENDS.keys()
     assert public_coroutines(outbox) == {"enqueue_async"}
 
 
@@ -219,7 +229,7 @@ async def test_queue(verb, twice, tmp_path):
             assert await queue.renew(Ticket("nobody", 1, "w", 1, 1, 1)) is None
 
     def allowed(content):
-        if verb == "claim":  # what was leased for nobody is given back, by a new token
+        if verb.startswith("claim"):  # what was leased for nobody is given back, by a new token
             return [without_token(job) for job in content["jobs"]] in [
                 [without_token(job) for job in end["jobs"]] for end in ends
             ]
@@ -406,7 +416,8 @@ async def accepts_job(_job):
     return True
 
 
-async def test_http_sender(twice, tmp_path):
+@pytest.mark.parametrize("verb", SENDS)
+async def test_http_sender(verb, twice, tmp_path):
     course = Course(QUEUE, 3, tmp_path)
     await course.prepare()
     async with course.open() as queue, ScriptedReceiver() as server:
@@ -415,7 +426,7 @@ async def test_http_sender(twice, tmp_path):
         async def trial(number):
             before = resources()
             async with HttpSender(server.url) as sender:
-                reached = await cancelled_at(lambda: sender.send(job), number, twice=twice)
+                reached = await cancelled_at(lambda: SENDS[verb](sender, job), number, twice=twice)
                 assert (await sender.send(job)).verdict == "ok"
             await at_rest((before[0] + 1, before[1] + 1))
             return reached

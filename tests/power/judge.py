@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.power.disk import Cut, Image, Log, cuts, every_cut, snapshots
 from tests.power.images import Content, content_of
-from tests.power.workloads import Workload, contract, inbox, queue
+from tests.power.workloads import Workload, contract, queue, receiver
 from tests.vfs.driver import driven_by
 from tests.vfs.shim import shim
 
@@ -26,8 +26,8 @@ EMPTY: Content = {"user_version": [(0,)]}
 SETTINGS: dict[str, Workload] = {
     "queue, delete": queue("delete"),
     "queue, wal": queue("wal"),
-    "receiver, delete": inbox("delete"),
-    "receiver, wal": inbox("wal"),
+    "receiver, delete": receiver("delete"),
+    "receiver, wal": receiver("wal"),
 }
 
 

@@ -10,10 +10,11 @@ from asyncqueue.job import NewJob, encode_payload
 from asyncqueue.queue import Queue
 from asyncqueue.stores.sqlite.connection import Journal
 from asyncqueue.wire import Message
+from receiver.inbox import Inbox
 from receiver.stores import open_inbox
 from receiver.stores.base import Arrival
 
-__all__ = ["Workload", "contract", "inbox", "queue"]
+__all__ = ["Workload", "contract", "queue", "receiver"]
 
 Acknowledge = Callable[[], None]
 Workload = Callable[[Path, Acknowledge], Awaitable[None]]
@@ -68,11 +69,11 @@ async def _failing_effect(connection: Any) -> None:
     raise ZeroDivisionError
 
 
-def inbox(journal: Journal, messages: int = 12) -> Workload:
+def receiver(journal: Journal, messages: int = 12) -> Workload:
     """Return the workload of a receiver: new messages alone and in sets, repeats, conflicts, large payloads."""
 
     async def run(path: Path, acknowledge: Acknowledge) -> None:
-        store = await open_inbox(path, effect=None, journal=journal, force_wal=True, patience_ms=1_000)
+        inbox = Inbox(await open_inbox(path, effect=None, journal=journal, force_wal=True, patience_ms=1_000))
         acknowledge()
         try:
             for messages_of_set in (
@@ -83,10 +84,10 @@ def inbox(journal: Journal, messages: int = 12) -> Workload:
                 [Message("large", 1, LARGE), Message("m2", 9, LARGE)],
                 [Message(f"n{n}", 1, '{"x":1}') for n in range(messages)],
             ):
-                await store.receive([Arrival(message, 1, 1) for message in messages_of_set])
+                await inbox.receive_many([Arrival(message, 1, 1) for message in messages_of_set])
                 acknowledge()
         finally:
-            await store.close()
+            await inbox.close()
 
     return run
 
