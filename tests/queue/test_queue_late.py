@@ -87,29 +87,6 @@ async def test_late_report_and_late_claim_share_a_commit_and_the_report_goes_fir
     assert waits.count == 1
 
 
-async def test_transaction_that_is_repeated_asks_once(stocked):
-    """A bad item beside them undoes the transaction; then each call gets one of its own."""
-    (leased,) = await stocked.claim("w")
-    asked = []
-
-    def room():
-        asked.append("room")
-        return 2
-
-    def reports():
-        asked.append("reports")
-        return [Report(leased, "ok")]
-
-    bad = stocked._batches.enqueue([NewJob("bad", 1, kind={"a", "set"})])
-    claimed, answers, failure = await asyncio.gather(
-        stocked.claim_late("w", room), stocked.finish_late(reports), bad, return_exceptions=True
-    )
-    assert [job.id for job in claimed] == ["j1", "j2"]
-    assert answers == [Status.DONE]
-    assert isinstance(failure, TypeError)
-    assert sorted(asked) == ["reports", "room"]
-
-
 async def test_room_that_raises_fails_its_own_call_only(stocked):
     def room():
         raise LookupError

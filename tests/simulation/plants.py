@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import anyio
 
 from asyncqueue.dispatcher import Dispatcher
 from asyncqueue.dispatcher.flight import Flight
-from asyncqueue.dispatcher.loop import Loop
 from asyncqueue.dispatcher.send import HttpSender
-from asyncqueue.dispatcher.settle import ReportChore
 from asyncqueue.queue import Queue
 from asyncqueue.retry import ACCEPTED
 from asyncqueue.stores import batching
@@ -77,29 +74,6 @@ def _refund_nothing() -> None:
 
 def _refund_twice() -> None:
     _edit(statements, "RELEASE", "attempts = attempts - 1", "attempts = attempts - 2")
-
-
-def _lose_wakeups() -> None:
-    async def run(self: Loop) -> None:
-        while True:
-            try:
-                delay_s = await self.chore.run_once()
-            except Exception as error:  # noqa: BLE001 - as the real one
-                await anyio.sleep(self._failed(error))
-                continue
-            self._passed()
-            self._woken.clear()  # what happened meanwhile is forgotten
-            if delay_s != 0:
-                with anyio.move_on_after(float("inf") if delay_s is None else delay_s):
-                    await self._woken.wait()
-
-    real = ReportChore.run_once
-
-    async def run_once(self: ReportChore) -> None:
-        await real(self)
-
-    Loop.run = run  # type: ignore[method-assign]
-    ReportChore.run_once = run_once  # type: ignore[method-assign]
 
 
 def _ignore_leases() -> None:
@@ -194,7 +168,6 @@ PLANTS: dict[str, Plant] = {
     "no-dedup": Plant("the receiver takes a message again", _drop_dedup, "I2"),
     "no-refund": Plant("a release burns its attempt", _refund_nothing, "I5"),
     "double-refund": Plant("a release gives two attempts back", _refund_twice, "I5"),
-    "lost-wake-up": Plant("a chore forgets what happened while it was at work", _lose_wakeups, "I7"),
     "early-take-over": Plant("a lease is taken 2.5 s before its end", _ignore_leases, "I3"),
     "no-deadline": Plant("a job is claimed and sent after its deadline", _send_after_deadline, "I5"),
     "no-audit": Plant("a redrive without its audit row", _forget_audit, "I6"),

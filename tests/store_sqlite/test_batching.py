@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from asyncqueue.errors import Conflict, StoreBusy, StoreClosed
-from asyncqueue.job import NewJob
+from asyncqueue.job import NewJob, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.stores.batching import Batcher
@@ -236,6 +236,30 @@ async def _close_at_the_end(queue):
         await asyncio.Event().wait()
     finally:
         await queue.close()
+
+
+async def test_transaction_that_is_repeated_asks_once(queue):
+    """A bad item beside them undoes the transaction; then each call gets one of its own."""
+    await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(6)])
+    (leased,) = await queue.claim("w")
+    asked = []
+
+    def room():
+        asked.append("room")
+        return 2
+
+    def reports():
+        asked.append("reports")
+        return [Report(leased, "ok")]
+
+    bad = queue._batches.enqueue([NewJob("bad", 1, kind={"a", "set"})])
+    claimed, answers, failure = await asyncio.gather(
+        queue.claim_late("w", room), queue.finish_late(reports), bad, return_exceptions=True
+    )
+    assert [job.id for job in claimed] == ["j1", "j2"]
+    assert answers == [Status.DONE]
+    assert isinstance(failure, TypeError)
+    assert sorted(asked) == ["reports", "room"]
 
 
 # --- the batcher alone -------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ async def test_file_used_as_a_folder_is_refused(tmp_path):
         await Queue.open(tmp_path / "file" / "jobs.db")
 
 
-@pytest.mark.parametrize("url", ["", ":memory:", "postgresql://h/d", "mysql://h/d", "a\0b", "sqlite:///"])
+@pytest.mark.parametrize("url", ["", ":memory:", "mysql://h/d", "a\0b", "sqlite:///"])
 async def test_url_of_no_queue_is_a_config_error(url):
     with pytest.raises(ConfigError):
         await open_store(url)
@@ -441,12 +441,9 @@ async def test_file_in_a_folder_that_cannot_be_written_is_refused_at_open(tmp_pa
         await Queue.open(path)
 
 
-async def test_a_row_that_cannot_be_read_costs_its_readers_only(path, plain):
-    """A kept error keeps its frames, and in them a half-read cursor, whose lock shut out all writers."""
+async def test_text_that_is_not_utf8_is_read_with_marks_and_shuts_nobody_out(path, plain):
     async with Queue.open(path, patience_ms=500) as queue:
         await queue.enqueue_many([NewJob(f"job{n}", 1) for n in range(3)])
         plain(path).execute("UPDATE jobs SET last_error = CAST(x'ff' AS TEXT) WHERE id = 'job1'")
-        with pytest.raises(StoreError, match="UTF-8") as kept:
-            await queue.list()
+        assert [job.last_error for job in await queue.list()] == [None, "\ufffd", None]
         assert await queue.enqueue("next", 1)
-        assert kept.value is not None

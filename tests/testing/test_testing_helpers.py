@@ -60,8 +60,8 @@ async def test_drain_tells_how_each_attempt_ended_and_what_was_raised(asyncqueue
         "done": (Status.DONE, None),
         "retried": (Status.PENDING, "busy"),
         "dead": (Status.DEAD, "gone"),
-        "left": (Status.LEASED, None),
-        "not-true": (Status.LEASED, None),
+        "left": (Status.LEASED, "ZeroDivisionError: oops"),
+        "not-true": (Status.LEASED, "the handler returned 'yes', not True"),
     }
     assert [row.detail for row in await asyncqueue_queue.history("left")] == ["ZeroDivisionError: oops"]
 

@@ -314,7 +314,8 @@ UPDATE jobs SET status = 'dead', reason = 'permanent', owner = NULL, lease_until
 CONDEMN: Final = f"{_CONDEMN} WHERE seq IN (SELECT value FROM json_each(:seqs))"  # noqa: S608 - a constant
 # Passes over all live jobs; for the moment at which they cannot even be put in order.
 CONDEMN_UNORDERED: Final = f"""{_CONDEMN}
-WHERE status IN ('pending','leased') AND typeof(priority) <> 'integer'
+WHERE status IN ('pending','leased')
+  AND (typeof(priority) <> 'integer' OR typeof(queue) <> 'text' OR typeof(kind) <> 'text')
 """
 
 SWEEP: Final = """

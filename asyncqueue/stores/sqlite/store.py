@@ -343,7 +343,10 @@ class SqliteTransaction:
         if not names:
             return []
         asked = {"queue": names[0], "limit": claim.limit, "kinds": None}
-        return await self._rows_as_json(statements.PICK_JSON, **asked)
+        picked = await self._rows_as_json(statements.PICK_JSON, **asked)
+        if any(type(priority) is not int for _seq, priority, _status in picked):
+            raise TypeError("a priority is not an integer")  # somebody else wrote it: the caller sees to it
+        return picked
 
     async def _settled(self, statement: str, items: list[tuple[Any, ...]], **extra: Any) -> list[Any]:
         """Run a report statement over `items`; return what it answered to each, None for a stale ticket.
