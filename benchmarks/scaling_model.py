@@ -30,7 +30,8 @@ import psutil
 
 from asyncqueue import Dispatcher, Queue
 from asyncqueue.job import NewJob
-from benchmarks.harness import ROOT, machine, table
+from benchmarks.harness import ROOT, table
+from benchmarks.results import machine
 from tests.postgres_server import Server
 
 ENQUEUE_SET = 1_000
