@@ -29,7 +29,7 @@ def _text(text: str | None) -> str:
 
 
 def _usage(name: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=name)
+    context = click.Context(command, info_name=name, **cli.context_settings)
     return " ".join([name, *command.collect_usage_pieces(context)])
 
 
@@ -49,7 +49,7 @@ def _option(option: click.Option, context: click.Context) -> str:
 
 
 def _options(command: click.Command) -> list[str]:
-    context = click.Context(command)
+    context = click.Context(command, **cli.context_settings)
     rows = [_option(each, context) for each in command.params if isinstance(each, click.Option)]
     return ["| option | meaning |", "|---|---|", *rows, ""] if rows else []
 

@@ -44,7 +44,7 @@ def test_every_section_has_every_option_with_its_meaning_and_an_example(name, co
             row = next(line for line in section.splitlines() if line.startswith(f"| `{parameter.opts[0]}"))
             assert (parameter.help or "!").split()[0] in row
         else:
-            assert parameter.make_metavar(click.Context(command)) in section
+            assert parameter.make_metavar(click.Context(command, **cli.context_settings)) in section
     if not isinstance(command, click.Group):
         assert f"\n{name} " in section or f"\n{name}\n" in section
         assert "```sh" in section
