@@ -1,5 +1,6 @@
 """What every test gets: a check that no database thread outlives it; and a PostgreSQL server, if it asks."""
 
+import resource
 import threading
 from collections.abc import Callable, Iterator
 
@@ -7,9 +8,13 @@ import pytest
 
 from tests import postgres_server
 
+MEMORY_MAX_BYTES = 4 * 1024**3  # of one process; a test that needs more fails by itself, not the machine with it
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin a run, in the process that starts the others."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX_BYTES, hard))
     if not hasattr(config, "workerinput"):
         postgres_server.begin_run()
 
