@@ -20,7 +20,7 @@ PARAMETERS = {
     "duplicates": 1,
     "conflicts": 1,
 }
-HOT = ["ACCEPT", "LEDGER", "JUDGE", "SEEN_AGAIN", "CONFLICT", "FORGET", "TOTALS_ADD", "GET", "TOTALS"]
+HOT = ["KNOWN", "ACCEPT", "LEDGER", "JUDGE", "SEEN_AGAIN", "CONFLICT", "FORGET", "TOTALS_ADD", "GET", "TOTALS"]
 SMALL = ("totals", "item", "json_each")  # one row, or as many as the request brought
 
 
@@ -55,7 +55,7 @@ def test_a_hot_statement_scans_no_table(connection, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["ACCEPT", "JUDGE", "SEEN_AGAIN", "CONFLICT", "FORGET", "TOTALS_ADD", "GET", "TOTALS"]
+    "name", ["KNOWN", "ACCEPT", "JUDGE", "SEEN_AGAIN", "CONFLICT", "FORGET", "TOTALS_ADD", "GET", "TOTALS"]
 )
 def test_a_statement_costs_the_same_beside_many_rows(connection, name):
     def steps():

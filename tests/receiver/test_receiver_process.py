@@ -31,7 +31,7 @@ from receiver_tools import (
 from asyncqueue.stores.sqlite.connection import has_wal_reset_bug
 
 QUEUE = "CREATE TABLE jobs (id TEXT); INSERT INTO jobs VALUES ('a')"
-STATEMENTS = ["BEGIN", "ACCEPT", "LEDGER", "TOTALS_ADD", "COMMIT"]
+STATEMENTS = ["BEGIN", "KNOWN", "ACCEPT", "LEDGER", "TOTALS_ADD", "COMMIT"]
 
 
 def other_database(path):

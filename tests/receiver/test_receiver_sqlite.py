@@ -19,10 +19,10 @@ def url(tmp_path):
     return str(tmp_path / "inbox.db")
 
 
-async def test_a_message_and_a_set_are_the_same_five_statements(inbox):
+async def test_a_message_and_a_set_are_the_same_six_statements(inbox):
     async with inbox.statements() as seen:
         await inbox.store.receive(lambda: [Arrival(Message(f"m{n}", 1, None), n, n) for n in range(1_000)])
-    assert seen == ["BEGIN", "INSERT", "INSERT", "UPDATE", "COMMIT"]
+    assert seen == ["BEGIN", "SELECT", "INSERT", "INSERT", "UPDATE", "COMMIT"]
 
 
 async def test_the_file_is_private(inbox):

@@ -11,6 +11,7 @@ __all__ = [
     "FORGET",
     "GET",
     "JUDGE",
+    "KNOWN",
     "LEDGER",
     "SCHEMA_MARK",
     "SCHEMA_STATE",
@@ -27,12 +28,16 @@ SELECT (SELECT user_version FROM pragma_user_version),
 """
 SCHEMA_MARK: Final = "PRAGMA user_version = 1"
 
+# Answers with one row, and ACCEPT with none: the driver lets go of Python's lock for each row that it fetches, and
+# under load getting it back costs more than the row.
+KNOWN: Final = """
+SELECT json_group_array(inbox.id) FROM json_each(:items) AS item CROSS JOIN inbox ON inbox.id = item.value ->> 0
+"""
 ACCEPT: Final = """
 INSERT INTO inbox (id, qty, payload, result, received_at, token, attempt)
 SELECT value ->> 0, value ->> 1, value ->> 2, 'accepted', :now, value ->> 3, value ->> 4
 FROM json_each(:items) WHERE true
 ON CONFLICT (id) DO NOTHING
-RETURNING id
 """
 LEDGER: Final = "INSERT INTO ledger (id, qty) SELECT value ->> 0, value ->> 1 FROM json_each(:items)"
 JUDGE: Final = """

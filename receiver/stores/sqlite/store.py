@@ -92,7 +92,9 @@ class _Set:
     async def receive(self) -> list[Result | Exception]:
         if not self._arrivals:
             return []
-        new = {row[0] for row in await self._rows(statements.ACCEPT, items=self._items)}
+        ((known,),) = await self._rows(statements.KNOWN, items=self._items)
+        await self._rows(statements.ACCEPT, items=self._items)
+        new = {arrival.message.id for arrival in self._arrivals}.difference(json.loads(known))
         accepted = first_of(self._arrivals, new)
         if self._effect is None:
             await self._enter_in_ledger(accepted)
