@@ -83,7 +83,7 @@ def enqueue(  # noqa: PLR0913 - the job's own fields, all but two by name
 
     `via` names the open queue on the same database, if this process has one: its `max_pending` and its clock hold
     unless others are given, and its dispatchers are woken by the commit of a SQLAlchemy session. Other connections
-    do not tell of their commit: dispatchers see it at their next poll (`poll_ms`, 25 by default), or at once after
+    do not tell of their commit: dispatchers see it at their next poll (`poll_ms`, 5 by default), or at once after
     `via.wake()`; on PostgreSQL the commit itself tells those who listen. `schema` is where the queue's tables are
     on PostgreSQL, if neither `via` says it nor it is `asyncqueue`. SQLite connections belong to one thread; so
     does this call.

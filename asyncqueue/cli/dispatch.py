@@ -92,7 +92,7 @@ __all__ = ["dispatch"]
 @click.option(
     "--poll-ms",
     type=INTEGER,
-    default=50,
+    default=5,
     show_default=True,
     help="How often an idle dispatcher looks for jobs of other processes.",
 )

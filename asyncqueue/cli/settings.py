@@ -45,7 +45,7 @@ class DispatchSettings:
     retry_base_ms: int = 1_000
     retry_cap_ms: int = 300_000
     grace_ms: int = 10_000
-    poll_ms: int = 50
+    poll_ms: int = 5
     late: Literal["strict", "accept"] = "strict"
     history: Literal["failures", "all"] = "failures"
     journal: Literal["keep", "delete", "wal"] = "keep"

@@ -12,6 +12,7 @@ from asyncqueue.queue import CLAIM_MAX, Queue
 __all__ = ["ClaimChore", "kinds_of"]
 
 
+_DRY_S = 0.05  # how soon a lane that had nothing is asked again while other lanes are busy
 _MISS_PAUSE_S = 0.005
 _MISS_PAUSE_MAX_S = 1.0
 
@@ -83,7 +84,7 @@ class ClaimChore:
             raise
 
     def _are_dry(self, rooms: Mapping[Lane, int]) -> bool:
-        """Tell whether room is left only in lanes that had nothing less than a poll ago.
+        """Tell whether room is left only in lanes that had nothing just now.
 
         The version cannot tell: it changes with our own commits, too, and those of a busy lane never end.
         """
@@ -93,7 +94,7 @@ class ClaimChore:
 
     def _is_dry(self, lane: Lane) -> bool:
         asked_at = self._dry.get(lane)
-        return asked_at is not None and asyncio.get_running_loop().time() < asked_at + self._poll_s
+        return asked_at is not None and asyncio.get_running_loop().time() < asked_at + max(_DRY_S, self._poll_s)
 
     async def _worth_a_look(self) -> bool:
         version = await self._queue.version()

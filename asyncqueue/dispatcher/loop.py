@@ -38,6 +38,11 @@ class Loop:
         self._pause_max_s = pause_max_s
         self._woken = asyncio.Event()
 
+    @property
+    def is_woken(self) -> bool:
+        """Whether the next sleep is skipped already."""
+        return self._woken.is_set()
+
     def wake(self) -> None:
         """End the current sleep, or skip the next one. Does not shorten an error pause."""
         self._woken.set()
@@ -54,11 +59,12 @@ class Loop:
             self._passed()
             if delay_s == 0:
                 continue
-            if delay_s is None:
+            timer = None if delay_s is None else asyncio.get_running_loop().call_later(delay_s, self._woken.set)
+            try:
                 await self._woken.wait()
-            else:
-                with anyio.move_on_after(delay_s):
-                    await self._woken.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
 
     def _failed(self, error: Exception) -> float:
         self.failures += 1

@@ -77,7 +77,7 @@ class Dispatcher:
         queues: Sequence[str] | None = None,
         owner_prefix: str = "",
         policy: RetryPolicy | None = None,
-        poll_ms: int = 50,
+        poll_ms: int = 5,
         grace_ms: int = 10_000,
         events: Events | None = None,
         limits: Mapping[str, int] | None = None,
@@ -236,8 +236,9 @@ class Dispatcher:
         flight.on_empty = self._claim.on_looked = self._quietened
 
     def _freed(self) -> None:
-        if self._claim.wants_slots:
-            self._loops["claim"].wake()
+        claim = self._loops["claim"]
+        if not claim.is_woken and self._claim.wants_slots:
+            claim.wake()
 
     def _ended(self, reports: ReportChore, delivery: Delivery) -> None:
         reports.sort(delivery)

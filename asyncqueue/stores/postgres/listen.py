@@ -1,7 +1,7 @@
 """Hearing of other processes' commits: one connection that listens, and a cheap question where none can.
 
-The question is the server's list of transactions under way, which changes with every commit; it is asked by
-whoever asks for the version, so an idle process costs nothing between its own polls.
+The question is the server's list of transactions under way, which changes with every commit; it is asked, twenty
+times a second at most, by whoever asks for the version.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ __all__ = ["Listener"]
 _CONNECT_S: Final = 2.0
 _PROBE_S: Final = 2.0
 _PROBE_EVERY_S: Final = 10.0  # a listening connection is silent: only a question shows that it is half open
+_ASK_EVERY_S: Final = 0.05
 _AGAIN_MIN_S: Final = 0.5
 _AGAIN_MAX_S: Final = 10.0
 
@@ -35,6 +36,8 @@ class Listener:
         self._proved_at = 0.0
         self._again_at = 0.0
         self._again_s = _AGAIN_MIN_S
+        self._snapshot = ""
+        self._ask_at = 0.0
 
     @property
     def is_listening(self) -> bool:
@@ -43,12 +46,15 @@ class Listener:
 
     async def version(self) -> int:
         """Return the number: from memory while a connection listens, else by a question to the server."""
-        async with self._turn:
-            await self._care()
+        if not self._is_cared_for():
+            async with self._turn:
+                await self._care()
         if self.is_listening:
             return self._heard + self._database.commits
-        ((snapshot,),) = await self._database.read(statements.SNAPSHOT)
-        return hash((snapshot, self._heard))
+        if (now := time.monotonic()) >= self._ask_at:
+            ((self._snapshot,),) = await self._database.read(statements.SNAPSHOT)
+            self._ask_at = now + _ASK_EVERY_S
+        return hash((self._snapshot, self._heard))
 
     async def close(self) -> None:
         """Stop listening."""
@@ -57,12 +63,15 @@ class Listener:
             with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                 await connection.close(timeout=_PROBE_S)
 
+    def _is_cared_for(self) -> bool:
+        return self.is_listening and time.monotonic() < self._proved_at + _PROBE_EVERY_S
+
     async def _care(self) -> None:
         if self._database.address.is_pooled or self._database.is_closed:
             return
         now = time.monotonic()
         if self._connection is not None:
-            if self.is_listening and now < self._proved_at + _PROBE_EVERY_S:
+            if self._is_cared_for():
                 return
             if self.is_listening and await self._answers(self._connection):
                 self._proved_at = now

@@ -315,7 +315,7 @@ class Database:
         has run the transaction ends first, and a cancellation is raised after it (its outcome is then unknown
         to the caller). Raises `StoreBusy` after `patience_ms`, `StoreFull`, `StoreError`.
         """
-        self._check_usable()
+        self.check_usable()
         patient_until = self._patient_until()
         async with self._turn.exclusive():
             await self._enter_gate(patient_until)
@@ -333,7 +333,7 @@ class Database:
         statements (it raises `RuntimeError` and is rolled back if it does), and it must be fit to be called again
         after a rollback.
         """
-        self._check_usable()
+        self.check_usable()
         patient_until = self._patient_until()
         try:
             async with self._turn.shared():
@@ -343,7 +343,7 @@ class Database:
 
     async def read(self, sql: str, parameters: Iterable[Any] | dict[str, Any] = ()) -> list[Any]:
         """Return all rows of one SELECT, a consistent moment of its own. Raises as `write` does."""
-        self._check_usable()
+        self.check_usable()
         patient_until = self._patient_until()
         reader = self._reader
         if reader is None:
@@ -442,7 +442,7 @@ class Database:
 
     def _open_writer(self) -> aiosqlite.Connection:
         """Return the write connection if it is open; what else may be wrong with it is seen in its thread."""
-        self._check_usable()
+        self.check_usable()
         if self._writer is None or _is_closed(self._writer):
             raise _NotNow("the connection was lost")
         return self._writer
@@ -452,7 +452,7 @@ class Database:
 
     async def _healthy_writer(self) -> aiosqlite.Connection:
         """Return the write connection; a new one if the old one could not even be rolled back, or was closed."""
-        self._check_usable()
+        self.check_usable()
         if self._writer is not None and _is_lost(self._writer):
             lost, self._writer = self._writer, None
             await lost.close()
@@ -498,7 +498,8 @@ class Database:
         if os.getpid() != self._pid:
             raise ForkedProcess(f"{self.path}: opened before a fork; open it again in the child process")
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise `ForkedProcess` in a child process, `StoreClosed` after `close`."""
         self._check_process()
         if self._is_closed:
             raise StoreClosed(f"{self.path}: is closed")

@@ -39,6 +39,7 @@ from asyncqueue.stores.sqlite import schema, statements
 from asyncqueue.stores.sqlite.connection import Database, Profile
 from asyncqueue.stores.sqlite.offers import array
 from asyncqueue.stores.sqlite.turns import Picked, Turns
+from asyncqueue.stores.sqlite.watch import Mark, mark_of
 
 __all__ = ["SqliteStore", "SqliteTransaction"]
 
@@ -51,6 +52,7 @@ _SWEEP_MAX: Final = 4_096
 _BIRTH_S: Final = 1.0  # how long an empty file may be one that another process is making just now
 _BIRTH_POLL_S: Final = 0.01
 _DETAIL_MAX: Final = 10_000
+_VERSION_S: Final = 0.1  # how long the times of the files are believed: some file systems keep none
 _UNEXPLAINED: Final = FailedAttempt("")
 
 
@@ -400,6 +402,9 @@ class SqliteStore:
         self._clock = clock
         self._rules = rules
         self._turns = Turns()
+        self._version = 0
+        self._version_mark: Mark | None = None  # of the files when the version was asked for
+        self._version_until = 0.0  # monotonic seconds
 
     @classmethod
     async def open(  # noqa: PLR0913 - settings, all by name
@@ -558,8 +563,15 @@ class SqliteStore:
         return None if due is None else max(0, due - self._clock.now_ms())
 
     async def version(self) -> int:
-        """See `stores.base.Store`."""
-        return await self._database.data_version()
+        """See `stores.base.Store`. Asks SQLite only if the files have changed, or some milliseconds ago."""
+        self._database.check_usable()
+        mark = mark_of(self._database.path)
+        if mark is None or mark != self._version_mark or time.monotonic() >= self._version_until:
+            self._version_mark = None
+            self._version = await self._database.data_version()
+            self._version_mark = mark
+            self._version_until = time.monotonic() + _VERSION_S
+        return self._version
 
     async def close(self) -> None:
         """See `stores.base.Store`."""
