@@ -1,4 +1,4 @@
-"""FAULTS 28, 30 and 32: busy databases, open cursors and full disks become waiting or one typed error."""
+"""Busy databases (FAULTS 28), open cursors and full disks become waiting or one typed error."""
 
 import asyncio
 import sqlite3
@@ -10,6 +10,7 @@ from asyncqueue.errors import NotAQueue, StoreBusy, StoreClosed, StoreError, Sto
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 from asyncqueue.stores.sqlite.connection import translated
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
@@ -18,12 +19,12 @@ def retries(queue):
     return queue._store.busy_retries
 
 
-async def test_foreign_writer_is_waited_for(path, plain, until):
+async def test_foreign_writer_is_waited_for(path, plain):
     async with Queue.open(path) as queue:
         foreign = plain(path)
         foreign.execute("BEGIN IMMEDIATE")
         writing = asyncio.ensure_future(queue.enqueue("a", 1))
-        await until(lambda: retries(queue) > 1, "a retry")
+        await until(lambda: retries(queue) > 1)
         assert not writing.done()
         assert (await queue.stats()).total == 0  # readers go on
         foreign.execute("COMMIT")
@@ -44,7 +45,7 @@ async def test_foreign_writer_that_stays_makes_store_busy_after_the_patience(pat
         assert await queue.enqueue("a", 1)
 
 
-async def test_open_meets_a_busy_database_as_any_write_does(path, plain, until):
+async def test_open_meets_a_busy_database_as_any_write_does(path, plain):
     async with Queue.open(path):
         pass
     foreign = plain(path)
@@ -64,14 +65,14 @@ async def _opened(path):
     return await Queue.open(path)
 
 
-async def test_commit_that_meets_an_open_cursor_is_tried_again(path, plain, until):
+async def test_commit_that_meets_an_open_cursor_is_tried_again(path, plain):
     """FAULTS 30: the transaction is still open then, and must neither be lost nor left."""
     async with Queue.open(path) as queue:
         await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(3)])
         cursor = plain(path).execute("SELECT id FROM jobs")
         cursor.fetchone()
         writing = asyncio.ensure_future(queue.enqueue("a", 1))
-        await until(lambda: retries(queue) > 0, "a retry")
+        await until(lambda: retries(queue) > 0)
         assert not writing.done()
         cursor.close()
         assert await writing is True
