@@ -158,20 +158,22 @@ async def passes(dispatcher: Dispatcher, chore: str, count: int = 3) -> None:
     For what must not happen: after so many passes it would have.
     """
     loop = dispatcher._loops[chore]
-    plain, ended = loop.chore.run_once, 0
+    plain, asked, passed = loop.chore.run_once, 0, 0
 
     async def counted() -> float | None:
-        nonlocal ended
+        nonlocal passed
+        number = asked  # a pass that was under way when it was asked for is not the one
         pause_s = await plain()
-        ended += 1
+        passed = number
         return pause_s
 
     loop.chore.run_once = counted
     try:
-        for number in range(1, count + 1):
+        while passed < count:
+            asked = passed + 1
             dispatcher._nudge()
             loop.wake()
-            await until(lambda number=number: ended >= number)
+            await until(lambda number=asked: passed == number)
     finally:
         loop.chore.run_once = plain
 

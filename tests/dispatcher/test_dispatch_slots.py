@@ -196,7 +196,9 @@ async def test_a_commit_of_another_connection_is_noticed_within_the_poll_bound__
         assert clock() - began < 0.5
 
 
-async def test_an_idle_dispatcher_asks_less_than_twice_a_poll_and_writes_nothing_but_the_sweep__kind_51(queue):
+async def test_an_idle_dispatcher_asks_less_than_twice_a_poll_and_writes_nothing_but_the_sweep__kind_51_idle_poll(
+    queue,
+):
     verbs = Verbs(queue, *VERBS)
     dispatcher = Dispatcher(queue, Hands(), poll_ms=20)
     async with running(dispatcher):

@@ -270,7 +270,9 @@ async def test_a_run_cancelled_at_any_await_leaves_no_thread_and_no_transaction_
     assert {task for task in asyncio.all_tasks() if "asyncqueue" in task.get_name()} == set()
 
 
-async def test_a_stop_that_lands_exactly_as_an_inner_await_completes_always_stops__kind_47(file_queue):
+async def test_a_stop_that_lands_exactly_as_an_inner_await_completes_always_stops__kind_47_cancellation_swallowed(
+    file_queue,
+):
     """2,000 tries: the stop comes with the answer of a send, a claim or a report, whichever is `steps` later."""
 
     class Stopper:

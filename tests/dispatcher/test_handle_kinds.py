@@ -195,7 +195,7 @@ async def test_quiet_kind_is_not_asked_for_again_with_each_claim_of_a_busy_one(q
     await fill(queue, 300, "busy", kind="busy")
     handlers = {"busy": Hands(held=False), "quiet": Hands(held=False)}
     await drained(Dispatcher(queue, handlers, concurrency=8, poll_ms=60_000))
-    assert asked.count(("busy",)) > 10
+    assert len([kinds for kinds in asked if "busy" in kinds]) > 10
     assert asked.count(("quiet",)) <= 2, asked
 
 

@@ -108,7 +108,7 @@ async def test_a_retention_above_the_horizon_does_not_warn(queue):
     assert Dispatcher(queue, Hands(), retention=Retention(done_ms=HOUR_MS)).counts.done == 0
 
 
-async def test_purging_goes_in_small_sets_with_pauses_of_several_times_their_length(queue, clock):
+async def test_purging_goes_in_small_sets_with_pauses_of_several_times_their_length__kind_40(queue, clock):
     await ended(queue, 1_000)
     clock.advance(2 * HOUR_MS)
     sizes = []
@@ -126,7 +126,7 @@ async def test_purging_goes_in_small_sets_with_pauses_of_several_times_their_len
     assert pauses[5:] == [purge._EVERY_S] * 2
 
 
-async def test_claims_go_on_between_the_sets_of_a_large_purge(queue, clock):
+async def test_claims_go_on_between_the_sets_of_a_large_purge__kind_40_pruning_blocks(queue, clock):
     await ended(queue, 2_000)
     clock.advance(2 * HOUR_MS)
     await fill(queue, 50, ttl_ms=HOUR_MS)

@@ -1,6 +1,7 @@
 """Several queues: turns between them, exact order inside each, pause and resume, and kinds."""
 
 import asyncio
+from collections import Counter
 
 import anyio
 import pytest
@@ -181,6 +182,8 @@ async def test_queues_take_turns_also_among_jobs_of_some_kinds(queue):
     await queue.pause("b")
     taken = await claim_ids(queue, limit=8, kinds=["x", "y"])
     assert sorted(taken) == sorted(f"{name}-{kind}{n}" for name in "ac" for kind in "xy" for n in range(2))
+    odd = [await claim_ids(queue, limit=3, kinds=["x", "y"]) for _ in range(2)]  # whose turn is next is remembered
+    assert Counter(job_id[0] for job_ids in odd for job_id in job_ids) == {"a": 3, "c": 3}
     assert await claim_ids(queue, limit=9, kinds=["z"], queues=["b"]) == []
     assert await claim_ids(queue, limit=2, kinds=["z"], queues=["c"]) == ["c-z0", "c-z1"]
 

@@ -168,7 +168,9 @@ async def test_connection_cut_before_the_commit_is_a_silent_repeat(opened, own_u
     assert [job.id for job in await store.list_jobs(JobFilter())] == ["warm", "job-5", "job-18"]
 
 
-async def test_half_open_connection_is_given_up_in_bounded_time_and_the_store_recovers(opened, own_url, proxy):
+async def test_half_open_connection_is_given_up_in_bounded_time_and_the_store_recovers__kind_57_half_open(
+    opened, own_url, proxy
+):
     """FAULTS 57: frozen, it neither answers nor ends."""
     store = await opened(proxy.url(own_url), patience_ms=700, reply_ms=300)
     await put(store, "a")
@@ -303,7 +305,9 @@ async def test_disk_full_of_the_server_is_a_typed_error_that_changes_nothing(ope
     assert await put(store, "a") == [True]
 
 
-async def test_cancelled_writers_leave_no_transaction_and_no_connection_behind(opened, own_url):
+async def test_cancelled_writers_leave_no_transaction_and_no_connection__kind_59_rollback_on_a_cancelled_context(
+    opened, own_url
+):
     """FAULTS 29, 59: whatever the await at which the caller is cancelled."""
     store = await opened(connections=2)
     for steps in range(40):
