@@ -97,6 +97,7 @@ class Queue:
         clock: Clock | None = None,
         create: bool = True,
         adopt: bool = False,
+        only_reads: bool = False,
     ) -> "_Opening":
         """Open the queue at `url`, a path of a SQLite file or the URL of a PostgreSQL database.
 
@@ -104,6 +105,10 @@ class Queue:
 
         `adopt=True` lets a database that has tables of its own become a queue as well: the queue's tables are
         added beside them. It is refused if one of their names is taken or the database keeps a `user_version`.
+
+        `only_reads=True` promises that no verb which changes anything will be called, and makes no file. Then one
+        that this process cannot write will do, unless it must be migrated; such a verb raises `StoreError` on it.
+        On PostgreSQL it is `create=False`.
 
         `late="accept"` takes a report after its lease ran out, as long as nobody took the job over; the default
         refuses it. `history="all"` keeps a row for plain successes too. `max_pending` bounds the jobs that wait:
@@ -130,6 +135,7 @@ class Queue:
                 rules=rules,
                 create=create,
                 adopt=adopt,
+                only_reads=only_reads,
             ),
             dedup_ms,
         )

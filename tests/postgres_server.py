@@ -170,7 +170,7 @@ def keep(folder: Path, port: int) -> None:
     """Wait for the end of the run, however it ends, then stop its server."""
     owner = int((folder / "owner").read_text())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while psutil.pid_exists(owner):
+    while psutil.pid_exists(owner):  # the end of a process that is not its child has no event
         time.sleep(0.2)
     Server(folder / "server", port).remove()
     shutil.rmtree(folder, ignore_errors=True)

@@ -63,6 +63,7 @@ def cli() -> None:
 
     DB is the path of one SQLite file. Delivery is at least once; with an idempotent receiver, such as
     `python -m receiver`, the effect is once. Times are in milliseconds, as the names of the options say.
+    Commands that only read work on a file that cannot be written, too.
 
     Exit codes: 0 done; 1 failed; 2 wrong usage or bad input, nothing was changed; 130 interrupted.
     """

@@ -8,7 +8,7 @@ import click
 
 from asyncqueue.cli.failure import Failed
 from asyncqueue.cli.look import list_jobs, show_job
-from asyncqueue.cli.opening import existing
+from asyncqueue.cli.opening import existing, readable
 from asyncqueue.cli.options import INTEGER, as_json, database, examples, job_conditions, job_filters, reads
 from asyncqueue.cli.render import cell, print_json
 from asyncqueue.errors import NotDead
@@ -157,7 +157,7 @@ async def _redrive(db: str, redrives: Sequence[Redrive]) -> Answers:
 
 async def _probe(db: str, redrives: Sequence[Redrive]) -> Answers:
     """Tell what a redrive would answer now; changes nothing."""
-    async with existing(db) as queue:
+    async with readable(db) as queue:
         found = [await queue.get(item.id) for item in redrives]
     return [
         None
@@ -168,5 +168,5 @@ async def _probe(db: str, redrives: Sequence[Redrive]) -> Answers:
 
 
 async def _redrive_many(db: str, options: dict[str, Any]) -> int:
-    async with existing(db) as queue:
+    async with (readable if options["dry_run"] else existing)(db) as queue:
         return await queue.redrive_many(**options)

@@ -8,7 +8,7 @@ import click
 
 from asyncqueue.cli.failure import Failed
 from asyncqueue.cli.look import list_jobs, show_job
-from asyncqueue.cli.opening import existing, no_such_job
+from asyncqueue.cli.opening import existing, no_such_job, readable
 from asyncqueue.cli.options import INTEGER, as_json, database, examples, job_filters, reads
 from asyncqueue.cli.render import cell, job_record, print_json
 from asyncqueue.errors import UnknownJob
@@ -116,7 +116,7 @@ async def _cancel(db: str, ids: Sequence[str]) -> list[Status | None]:
 
 
 async def _wait(db: str, id: str, timeout_ms: int | None) -> Job:
-    async with existing(db) as queue:
+    async with readable(db) as queue:
         try:
             return await queue.wait(id, timeout_ms)
         except UnknownJob:

@@ -8,7 +8,7 @@ import anyio
 import click
 
 from asyncqueue.cli.failure import Failed, say
-from asyncqueue.cli.opening import existing, no_such_job
+from asyncqueue.cli.opening import no_such_job, readable
 from asyncqueue.cli.render import job_record, print_json, print_table, time_text
 from asyncqueue.job import HistoryRow, Job
 from asyncqueue.lifecycle import Status
@@ -71,10 +71,10 @@ def _row(item: Job) -> tuple[object, ...]:
 
 
 async def _get(db: str, id: str) -> tuple[Job | None, Sequence[HistoryRow]]:
-    async with existing(db) as queue:
+    async with readable(db) as queue:
         return await queue.get(id), await queue.history(id, limit=_TIMELINE_MAX)
 
 
 async def _list(db: str, filters: dict[str, Any]) -> list[Job]:
-    async with existing(db) as queue:
+    async with readable(db) as queue:
         return await queue.list(**filters)

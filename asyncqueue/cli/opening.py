@@ -1,4 +1,7 @@
-"""How a command opens a queue that is there: nothing is created, and the file keeps its journal mode."""
+"""How a command opens a queue that is there: nothing is created, and the file keeps its journal mode.
+
+A command that only reads asks for no more than that: it works on a file that cannot be written, too.
+"""
 
 from contextlib import AbstractAsyncContextManager
 from urllib.parse import urlsplit
@@ -6,12 +9,17 @@ from urllib.parse import urlsplit
 from asyncqueue.cli.failure import Failed
 from asyncqueue.queue import Queue
 
-__all__ = ["existing", "no_such_job", "no_such_queue"]
+__all__ = ["existing", "no_such_job", "no_such_queue", "readable"]
 
 
 def existing(db: str) -> AbstractAsyncContextManager[Queue]:
     """Open the queue at `db`, a file or a URL. Raises `NotAQueue` if there is none."""
     return Queue.open(db, journal="keep", create=False)
+
+
+def readable(db: str) -> AbstractAsyncContextManager[Queue]:
+    """Open the queue at `db` for reads alone, even if the file cannot be written. Raises `NotAQueue`."""
+    return Queue.open(db, journal="keep", only_reads=True)
 
 
 def no_such_job(db: str, id: str) -> Failed:

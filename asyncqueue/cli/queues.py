@@ -11,7 +11,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from asyncqueue.cli.failure import Failed, say
-from asyncqueue.cli.opening import existing, no_such_queue
+from asyncqueue.cli.opening import existing, no_such_queue, readable
 from asyncqueue.cli.options import INTEGER, as_json, database, examples, reads
 from asyncqueue.cli.render import cell, console, print_json, print_table, span_text
 from asyncqueue.cli.stats import show_stats
@@ -142,7 +142,7 @@ async def _resume(db: str, name: str) -> bool:
 
 async def _records(db: str) -> dict[str, dict[str, Any]]:
     """Return what is known of each queue ever used, by its name."""
-    async with existing(db) as opened:
+    async with readable(db) as opened:
         paused, found = await opened.queues(), await opened.stats(detail=True)
     return {
         name: _record(name, found, paused=paused.get(name, False)) for name in sorted({*paused, *found.queues})
@@ -156,7 +156,7 @@ def _record(name: str, found: Stats, *, paused: bool) -> dict[str, Any]:
 
 async def _drain(db: str, names: Sequence[str], timeout_ms: int | None) -> Live:
     """Wait until the queues have no live job, or for `timeout_ms`; return how many each still has."""
-    async with existing(db) as opened:
+    async with readable(db) as opened:
         await _announce(opened, db, names)
         version = await opened.version()
         live = await _live(opened, names)

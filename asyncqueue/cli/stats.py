@@ -5,7 +5,7 @@ from dataclasses import asdict
 import anyio
 import click
 
-from asyncqueue.cli.opening import existing
+from asyncqueue.cli.opening import readable
 from asyncqueue.cli.options import examples, reads
 from asyncqueue.cli.render import cell, print_json, print_table, span_text
 from asyncqueue.lifecycle import Status
@@ -38,7 +38,7 @@ def show_stats(db: str, *, json_: bool) -> None:
 
 
 async def _stats(db: str) -> Stats:
-    async with existing(db) as queue:
+    async with readable(db) as queue:
         return await queue.stats(detail=True)
 
 

@@ -26,17 +26,25 @@ async def open_store(  # noqa: PLR0913 - settings, all by name
     rules: Rules | None = None,
     create: bool = True,
     adopt: bool = False,
+    only_reads: bool = False,
 ) -> Store:
     """Open the store that `url` names: a path, `sqlite:///path`, or `postgresql://user@host/database`.
 
-    Of `profile` only the patience means anything to PostgreSQL. Raises `ConfigError` for a URL of anything else,
-    and what the store raises.
+    Of `profile` only the patience means anything to PostgreSQL, and `only_reads` no more than `create=False`.
+    Raises `ConfigError` for a URL of anything else, and what the store raises.
     """
     where = os.fspath(url)
     if where.startswith(_POSTGRES):
+        create = create and not only_reads
         return await _open_postgres(where, clock=clock, profile=profile, rules=rules, create=create)
     return await SqliteStore.open(
-        _path_of(where), clock=clock, profile=profile, rules=rules, create=create, adopt=adopt
+        _path_of(where),
+        clock=clock,
+        profile=profile,
+        rules=rules,
+        create=create,
+        adopt=adopt,
+        only_reads=only_reads,
     )
 
 

@@ -27,6 +27,7 @@ from receiver.stores.base import Arrival
 from tests.cancellation.stepping import cancelled_at
 from tests.power.images import read
 from tests.roles import CONTRACT, NOW_MS, QUEUE, RECEIVER, Role
+from tests.waiting import until
 
 AWAITS_MAX = 200
 TAKEN = 10  # steps of the queue's course that come first: a dead, a delayed, a pending and three leased jobs
@@ -180,9 +181,7 @@ def resources():
 
 async def at_rest(before):
     """Wait until there are no more threads and descriptors than before; the driver's threads end by themselves."""
-    async with asyncio.timeout(10):
-        while any(now > then for now, then in zip(resources(), before, strict=True)):
-            await asyncio.sleep(0.001)
+    await until(lambda: all(now <= then for now, then in zip(resources(), before, strict=True)))
 
 
 def writes_at_once(path):

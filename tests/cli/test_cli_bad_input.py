@@ -33,6 +33,8 @@ READERS = [
     ("dispatch", "DB", "http://127.0.0.1:9/", "--processes", "2"),
 ]
 WRITERS = [*READERS, ("enqueue", "DB", "a", "1")]
+_VERBS = {"enqueue", "dispatch", "purge", "redrive", "pause", "resume", "cancel"}
+CHANGERS = [words for words in WRITERS if _VERBS & {*words[:2]} and "--dry-run" not in words]
 
 
 def _with_db(arguments, db):
@@ -100,8 +102,8 @@ def test_a_newer_schema_is_refused_in_words(run, said, db, arguments):
     assert db.read_bytes() == before
 
 
-@pytest.mark.parametrize("arguments", WRITERS, ids=_ids)
-def test_a_read_only_file_is_refused(run, said, db, arguments):
+@pytest.mark.parametrize("arguments", CHANGERS, ids=_ids)
+def test_a_read_only_file_is_refused_by_what_changes_it(run, said, db, arguments):
     asyncio.run(_put_in(db))
     db.chmod(0o400)
     before = db.read_bytes()

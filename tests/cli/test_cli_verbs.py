@@ -1,9 +1,11 @@
 """The verbs of an operator: cancel, wait, pause, resume, drain, redrive by filter, purge, and the timeline."""
 
 import asyncio
+import contextlib
 import json
 import os
 import pty
+import sqlite3
 import subprocess
 import sys
 import time
@@ -410,3 +412,14 @@ def test_reading_makes_no_new_file(run, mixed):
     for verb in (("job", "show", mixed, "d"), ("dlq", "show", mixed, "d"), ("job", "wait", mixed, "o")):
         assert run(*verb).returncode == 0
     assert sorted(path.name for path in mixed.parent.iterdir()) == before
+
+
+def test_init_makes_a_queue_and_adopts_a_database_only_when_told(run, db, tmp_path):
+    assert run("init", db).stdout == f"{db} is a queue\n"
+    assert json.loads(run("stats", db, "--json").stdout)["live"] == 0
+    service = str(tmp_path / "service.db")
+    with contextlib.closing(sqlite3.connect(service)) as connection:
+        connection.execute("CREATE TABLE orders (id)")
+    assert run("init", service).returncode == 2
+    assert json.loads(run("init", service, "--adopt", "--json").stdout) == {"db": service}
+    assert run("enqueue", service, "a", 1).returncode == 0

@@ -1,16 +1,19 @@
 """A dispatcher in a process of its own: `python dispatch_child.py DB LOG [name=value ...]`.
 
-What happens to a job is its kind. Every start is appended to LOG as one line: `<pid> <id>`.
+What happens to a job is its kind. Every start is appended to LOG as one line: `<pid> <id>`; LOG.stopping is made
+when a stop begins.
 """
 
 import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
 
 import anyio
 
 from asyncqueue.dispatcher import Dispatcher
+from asyncqueue.events import Event, Events, Stopping
 from asyncqueue.queue import Queue
 from asyncqueue.retry import RetryPolicy
 
@@ -31,12 +34,17 @@ async def deliver(job):
     if job.kind == "stubborn":
         for _ in range(20):
             try:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # pretended work that no cancellation ends
             except asyncio.CancelledError:
                 continue
     if job.kind == "slow":
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # pretended work, so that a signal finds some under way
     return True
+
+
+def tell_of_stop(event: Event) -> None:
+    if isinstance(event, Stopping):
+        Path(f"{sys.argv[2]}.stopping").touch()
 
 
 async def main() -> None:
@@ -47,7 +55,8 @@ async def main() -> None:
     numbers = {name: int(value) for name, value in settings.items()}
     async with Queue.open(sys.argv[1], patience_ms=patience_ms) as queue:
         policy = RetryPolicy(base_ms=1, cap_ms=20)
-        async with Dispatcher(queue, deliver, policy=policy, owner_prefix=prefix, **numbers) as dispatcher:
+        settings = {"policy": policy, "owner_prefix": prefix, "events": Events(tell_of_stop), **numbers}
+        async with Dispatcher(queue, deliver, **settings) as dispatcher:
             await (dispatcher.drain if drain else dispatcher.run)(handle_signals=True)
 
 

@@ -17,19 +17,12 @@ from asyncqueue.events import Event, Events
 from asyncqueue.job import LeasedJob, NewJob
 from asyncqueue.queue import Queue
 from asyncqueue.retry import Certainty, Outcome, Verdict
+from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("dispatch_child.py")
 Kind = TypeVar("Kind", bound=Event)
 OK = Outcome(Verdict.OK, Certainty.ACCEPTED)
-PATIENCE_S = 20
-
-
-async def until(condition: Callable[[], object], seconds: float = PATIENCE_S) -> None:
-    """Wait for a condition; a test that waits in vain fails."""
-    with anyio.fail_after(seconds):
-        while not condition():
-            await anyio.sleep(0.002)
 
 
 async def fill(queue: Queue, count: int, prefix: str = "job", /, **settings) -> list[str]:
@@ -157,6 +150,32 @@ async def running(dispatcher: Dispatcher, *, seconds: float = PATIENCE_S) -> Asy
     finally:
         task.cancel()
         await asyncio.wait((task,))
+
+
+async def passes(dispatcher: Dispatcher, chore: str, count: int = 3) -> None:
+    """Let a chore of a running dispatcher pass that often, each time with every reason to look.
+
+    For what must not happen: after so many passes it would have.
+    """
+    loop = dispatcher._loops[chore]
+    plain, asked, passed = loop.chore.run_once, 0, 0
+
+    async def counted() -> float | None:
+        nonlocal passed
+        number = asked  # a pass that was under way when it was asked for is not the one
+        pause_s = await plain()
+        passed = number
+        return pause_s
+
+    loop.chore.run_once = counted
+    try:
+        while passed < count:
+            asked = passed + 1
+            dispatcher._nudge()
+            loop.wake()
+            await until(lambda number=asked: passed == number)
+    finally:
+        loop.chore.run_once = plain
 
 
 async def drained(dispatcher: Dispatcher, *, seconds: float = PATIENCE_S) -> None:

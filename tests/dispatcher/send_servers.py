@@ -28,7 +28,6 @@ JOB = LeasedJob(
     lease_ms=30_000,
 )
 ACK = encode_ack(JOB.id, JOB.qty, ACCEPTED)
-PATIENCE_S = 10
 
 
 def other_job(job_id: str, **changes: object) -> LeasedJob:
@@ -129,11 +128,6 @@ def says(text: bytes) -> Behaviour:
 async def silent(_server, _request, _writer):
     """Never answers; ends when the test does."""
     await asyncio.Event().wait()
-
-
-async def until(event: asyncio.Event) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        await event.wait()
 
 
 def free_port() -> int:

@@ -201,7 +201,7 @@ async def test_a_lost_lease_leaves_its_request_at_once_and_the_others_go_on__kin
 async def test_where_batches_are_refused_slowly_the_single_send_has_the_rest_of_the_time(queue):
     async def slow(server, request, writer):
         if "/batch" in request.head.split("\r\n")[0]:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # time that passes is what is tested: it is taken from what is left
             writer.write(answer(b"", "404 Not Found"))
         else:
             await silent(server, request, writer)

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from dispatch_support import Hands, Log, Scripted, Verbs, drained, fill, until
+from dispatch_support import Hands, Log, Scripted, Verbs, drained, fill, passes, until
 
 from asyncqueue.dispatcher import Dispatcher
 from asyncqueue.errors import Permanent, Retryable
@@ -48,7 +48,7 @@ async def test_a_drain_waits_for_leases_of_others(queue, path):
         dispatcher = Dispatcher(queue, Hands(held=False))
         task = asyncio.create_task(dispatcher.drain())
         await until(lambda: dispatcher.counts.done == 1)
-        await asyncio.sleep(0.1)
+        await passes(dispatcher, "drain")
         assert not task.done()
         await other.finish(theirs, "ok")
         await until(task.done, 5)

@@ -2,9 +2,10 @@
 
 import asyncio
 import random
+from itertools import pairwise
 
 import anyio
-from dispatch_support import Hands, Log, Outage, Verbs, drained, fill, running, until
+from dispatch_support import Hands, Log, Outage, Verbs, drained, fill, passes, running, until
 
 from asyncqueue.clock import ManualClock
 from asyncqueue.dispatcher import Dispatcher
@@ -73,7 +74,7 @@ async def test_a_refused_renewal_cancels_the_send_within_one_interval__kind_4_le
             await until(lambda: log.of(LeaseLost))
             assert "taken over" in log.of(LeaseLost)[0].why
             assert dispatcher.counts.lost == 1
-            await asyncio.sleep(0.05)
+            await passes(dispatcher, "claim")
             assert len(hands.started) == 1  # no later request from the old holder
             assert await queue.finish(theirs, "ok") is Status.DONE
 
@@ -137,13 +138,14 @@ async def test_a_send_never_starts_under_a_lease_that_is_over(queue):
     """A claim that waited for the store for longer than its lease: its jobs are not sent."""
     await fill(queue, 2)
     hands = Hands(held=False)
-    claim = queue.claim_late
+    claim, loop = queue.claim_late, asyncio.get_running_loop()
     slow = [True]
 
     async def slow_claim(*args, **named):
         jobs = await claim(*args, **named)
         if slow.pop() if slow else False:
-            await asyncio.sleep(0.25)
+            over_at = loop.time() + 0.2
+            await until(lambda: loop.time() > over_at)  # their lease is over by our own clock
         return jobs
 
     queue.claim_late = slow_claim
@@ -154,20 +156,26 @@ async def test_a_send_never_starts_under_a_lease_that_is_over(queue):
     assert [job.attempt for job in hands.started] == [2, 2]
 
 
-async def test_a_refused_renewal_of_a_job_whose_report_waits_is_not_repeated_at_once__kind_9(queue):
+async def test_a_refused_renewal_of_a_job_whose_report_waits_is_not_repeated_at_once(queue):
     await fill(queue, 1)
-    verbs = Verbs(queue, "finish_late", "renew_many")
+    verbs = Verbs(queue, "finish_late")
     verbs.fail("finish_late", StoreBusy("busy"))
+    asked_at: list[float] = []
+    renew_many = queue.renew_many
+
+    async def watched(renewals):
+        asked_at.extend(asyncio.get_running_loop().time() for renewal in renewals if renewal.ticket.token == 1)
+        return await renew_many(renewals)
+
+    queue.renew_many = watched
     hands = Hands(held=False)
     dispatcher = Dispatcher(queue, hands, lease_ms=600)
     async with running(dispatcher):
         await until(lambda: verbs.calls["finish_late"] >= 1)
         (delivery,) = dispatcher._flight.held
         await queue._batches.release([Release(delivery.job)])  # somebody takes it away
-        await until(lambda: verbs.calls["renew_many"] >= 2)
-        before = verbs.calls["renew_many"]
-        await asyncio.sleep(0.3)
-        assert verbs.calls["renew_many"] - before <= 3
+        await until(lambda: len(asked_at) >= 5)
+        assert min(later - sooner for sooner, later in pairwise(asked_at)) > 0.19  # a third of the lease
         verbs.heal()
         await until(lambda: dispatcher.counts.stale == 1)
 
@@ -299,7 +307,8 @@ async def test_jobs_taken_back_by_lapse_are_retried_and_nothing_is_lost_or_doubl
     finished: list[str] = []
 
     async def deliver(job):
-        await asyncio.sleep(chance.random() * 0.02)
+        for _ in range(chance.randrange(20)):
+            await asyncio.sleep(0)
         if chance.random() < 0.1:
             raise Retryable("once in a while")
         finished.append(job.id)

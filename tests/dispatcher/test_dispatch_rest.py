@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from dispatch_support import OK, Log, Scripted, Verbs, drained, fill, running, until
+from dispatch_support import OK, Log, Scripted, Verbs, drained, fill, passes, running, until
 
 from asyncqueue.dispatcher import Dispatcher, rest
 from asyncqueue.dispatcher.rest import EndpointRest
@@ -35,12 +35,15 @@ async def test_a_held_job_goes_back_unburnt_and_claims_rest(queue):
         await until(lambda: dispatcher.counts.released == 1)
         job = await queue.get(sender.sent[0][0])
         assert (job.status, job.attempts, job.token, job.last_error) == (Status.PENDING, 0, 1, "401 Unauthorized")
-        verbs = Verbs(queue, "claim_late")
+        verbs, rest_left = Verbs(queue, "claim_late"), dispatcher._lanes[0].rest.remaining_s
+        left_at_claims: list[float] = []
+        verbs.errors["claim_late"] = lambda: left_at_claims.append(rest_left())
         await queue.enqueue("nudge", 1)
-        await asyncio.sleep(0.05)
-        assert not verbs.calls
+        await passes(dispatcher, "claim")
         assert dispatcher.health().ok
         await until(lambda: dispatcher.counts.done == 4)
+    assert left_at_claims
+    assert not any(left_at_claims)
     (first, second, *_) = [at for _id, at in sender.sent]
     assert second - first >= 0.2
     assert [event.pause_ms for event in log.of(Held)] == [200]
@@ -49,22 +52,22 @@ async def test_a_held_job_goes_back_unburnt_and_claims_rest(queue):
 
 async def test_many_in_flight_start_one_rest_and_one_probe_follows_it(queue):
     await fill(queue, 20)
-    release = asyncio.Event()
+    all_eight, release = asyncio.Event(), asyncio.Event()
     sent, answers = [], [HOLD] * 9
 
     class Sender:
         async def send(self, job):
             sent.append(job.id)
-            await asyncio.sleep(0.01)
-            if len(sent) > 8:
-                await release.wait()
+            if len(sent) == 8:
+                all_eight.set()
+            await (all_eight if len(sent) <= 8 else release).wait()
             return answers.pop() if answers else OK
 
     log = Log()
     dispatcher = Dispatcher(queue, Sender(), concurrency=8, policy=QUICK, events=log.events)
     async with running(dispatcher):
         await until(lambda: len(sent) == 9)  # eight, a rest, then the probe
-        await asyncio.sleep(0.1)
+        await passes(dispatcher, "claim")
         assert len(sent) == 9  # one at a time while its answer is out
         assert dispatcher.in_flight == 1
         assert dispatcher.health().ok

@@ -1,10 +1,12 @@
 """Claims and slots: never more than is free, never earlier than due, never later than needed."""
 
 import asyncio
+import random
 
 import pytest
-from dispatch_support import Hands, Verbs, drained, fill, running, until
+from dispatch_support import Hands, Verbs, drained, fill, passes, running, until
 
+from asyncqueue.clock import ManualClock
 from asyncqueue.dispatcher import Dispatcher
 from asyncqueue.errors import Retryable, StoreBusy
 from asyncqueue.lifecycle import Status
@@ -27,7 +29,7 @@ QUICK = RetryPolicy(base_ms=1, cap_ms=1)
 
 async def test_claims_never_exceed_free_slots_and_sends_never_exceed_concurrency(queue):
     await fill(queue, 60)
-    hands = Hands(held=False)
+    hands, chance = Hands(held=False), random.Random(7)
     asked = []
     claim = queue.claim_late
 
@@ -40,7 +42,8 @@ async def test_claims_never_exceed_free_slots_and_sends_never_exceed_concurrency
         return await claim(owner, watched_room, **named)
 
     async def deliver(job):
-        await asyncio.sleep(0.001 * (job.token + len(job.id) % 3))
+        for _ in range(chance.randrange(20)):
+            await asyncio.sleep(0)
         return await hands(job)
 
     queue.claim_late = watched
@@ -61,7 +64,7 @@ async def test_nothing_is_claimed_while_all_slots_are_taken(queue):
         queue._wake()
         verbs = Verbs(queue, "version", "claim_late")
         await queue.enqueue("one-more", 1)
-        await asyncio.sleep(0.1)
+        await passes(dispatcher, "claim")
         assert not verbs.calls
         assert (await queue.stats()).leased == 3
         assert dispatcher.health().ok
@@ -89,15 +92,15 @@ async def test_jobs_due_later_are_never_leased_early__kind_7_lease_covers_waitin
     dispatcher = Dispatcher(queue, hands)
     async with running(dispatcher):
         await until(lambda: dispatcher.counts.done == 5)
-        await asyncio.sleep(0.1)
+        await passes(dispatcher, "claim")
     later = await queue.list(status=Status.PENDING)
     assert len(later) == 20
     assert all(job.attempts == job.token == 0 for job in later)
     assert dispatcher.counts.claimed == 5
 
 
-async def test_first_tries_and_retries_go_in_seq_order_so_neither_starves_the_other__kind_26(queue):
-    await fill(queue, 6)
+async def test_first_tries_and_retries_go_in_seq_order_so_neither_starves_the_other__kind_26(path):
+    clock = ManualClock()
     order, failed = [], set()
 
     async def deliver(job):
@@ -105,10 +108,14 @@ async def test_first_tries_and_retries_go_in_seq_order_so_neither_starves_the_ot
         if job.id in ("job-00000", "job-00002") and job.id not in failed:
             failed.add(job.id)
             raise Retryable("once")
-        await asyncio.sleep(0.005)
+        await until(lambda: dispatcher.counts.retried == len(failed))
+        clock.advance(2)  # whatever failed is due again
         return True
 
-    await drained(Dispatcher(queue, deliver, concurrency=1, policy=QUICK))
+    async with Queue.open(path, clock=clock) as queue:
+        await fill(queue, 6)
+        dispatcher = Dispatcher(queue, deliver, concurrency=1, policy=QUICK)
+        await drained(dispatcher)
     assert sorted(set(order)) == sorted(f"job-0000{n}" for n in range(6))
     assert len(order) == 8
     # the retry of the first job is back before the last first try: it is the lowest seq among the eligible
@@ -182,15 +189,16 @@ async def test_a_commit_of_another_connection_is_noticed_within_the_poll_bound__
     dispatcher = Dispatcher(queue, hands, poll_ms=25)
     clock = asyncio.get_running_loop().time
     async with running(dispatcher), Queue.open(path) as other:
-        await until(lambda: dispatcher._claim.idle or dispatcher.health().ok)
-        await asyncio.sleep(0.1)
+        await until(lambda: dispatcher._claim.idle)
         await other.enqueue("foreign", 1)
         began = clock()
         await until(lambda: hands.started, 5)
         assert clock() - began < 0.5
 
 
-async def test_an_idle_dispatcher_asks_less_than_twice_a_poll_and_writes_nothing_but_the_sweep__kind_51(queue):
+async def test_an_idle_dispatcher_asks_less_than_twice_a_poll_and_writes_nothing_but_the_sweep__kind_51_idle_poll(
+    queue,
+):
     verbs = Verbs(queue, *VERBS)
     dispatcher = Dispatcher(queue, Hands(), poll_ms=20)
     async with running(dispatcher):

@@ -6,7 +6,7 @@ import threading
 
 import anyio
 import pytest
-from dispatch_support import OK, Hands, Log, Outage, Scripted, fill, running, until
+from dispatch_support import OK, Hands, Log, Outage, Scripted, fill, passes, until
 
 from asyncqueue.dispatcher import Dispatcher, run
 from asyncqueue.dispatcher.flight import Ended
@@ -31,7 +31,8 @@ async def test_sends_that_end_within_the_grace_period_are_reported(queue):
     await until(lambda: hands.running == 4)
     dispatcher.stop("enough")
     dispatcher.stop("again")
-    await asyncio.sleep(0.05)
+    await until(lambda: log.of(Stopping))
+    await passes(dispatcher, "report")
     assert not task.done()
     hands.open.set()
     await stopped(task)
@@ -78,7 +79,8 @@ async def test_a_claim_that_commits_while_stopping_is_given_back_with_its_attemp
     task = asyncio.create_task(dispatcher.run())
     await until(committed.is_set)
     dispatcher.stop()
-    await asyncio.sleep(0.02)
+    await until(lambda: dispatcher._claim.stopped)
+    await passes(dispatcher, "report")
     assert not task.done()
     go_on.set()
     await stopped(task)
@@ -134,7 +136,7 @@ async def test_abort_leaves_at_once_and_the_leases_run_out_by_themselves(queue):
     task = asyncio.create_task(dispatcher.run())
     await until(lambda: hands.running == 3)
     dispatcher.stop()
-    await asyncio.sleep(0.02)
+    await until(lambda: dispatcher._claim.stopped)
     dispatcher.abort()
     await stopped(task, 1)
     assert len(hands.cancelled) == 3
@@ -182,38 +184,48 @@ async def test_the_exit_is_bounded_although_another_writer_holds_the_database(pa
 
 
 async def test_a_handler_that_ignores_its_cancellation_for_a_while_delays_the_exit_by_no_more(queue):
-    stubborn = [0]
+    begun, cancelled, gives_in = [], set(), asyncio.Event()
 
     async def deliver(job):
-        for _ in range(20):
+        begun.append(job.id)
+        while not gives_in.is_set():
             try:
-                await asyncio.sleep(0.02)
+                await gives_in.wait()
             except asyncio.CancelledError:
-                stubborn[0] += 1
+                cancelled.add(job.id)
         return True
 
     await fill(queue, 2)
     dispatcher = Dispatcher(queue, deliver, grace_ms=0)
     task = asyncio.create_task(dispatcher.run())
-    await until(lambda: dispatcher.in_flight == 2)
-    await asyncio.sleep(0.01)
+    await until(lambda: len(begun) == 2)
     dispatcher.stop()
+    await until(lambda: len(cancelled) == 2)
+    assert not task.done()
+    gives_in.set()
     await stopped(task, 3)
-    assert stubborn[0]
     assert dispatcher.counts.done == 2  # it was acknowledged after all, within its lease
 
 
 async def test_an_interrupted_handler_that_shields_its_work_is_waited_for(queue):
+    begun, ready = [], asyncio.Event()
+
     async def deliver(job):
         with anyio.CancelScope(shield=True):
-            await anyio.sleep(0.2)
+            begun.append(job.id)
+            await ready.wait()
         return True
 
     await fill(queue, 2)
     dispatcher = Dispatcher(queue, deliver, grace_ms=0)
-    async with running(dispatcher):
-        await until(lambda: dispatcher.in_flight == 2)
-        await asyncio.sleep(0.02)
+    task = asyncio.create_task(dispatcher.run())
+    await until(lambda: len(begun) == 2)
+    dispatcher.stop()
+    await until(lambda: all(delivery.ended for delivery in dispatcher._flight.held))
+    await passes(dispatcher, "report")
+    assert not task.done()
+    ready.set()
+    await stopped(task)
     assert dispatcher.counts.done + dispatcher.counts.retried == 2
     assert (await queue.stats()).leased == 0
 
@@ -258,7 +270,9 @@ async def test_a_run_cancelled_at_any_await_leaves_no_thread_and_no_transaction_
     assert {task for task in asyncio.all_tasks() if "asyncqueue" in task.get_name()} == set()
 
 
-async def test_a_stop_that_lands_exactly_as_an_inner_await_completes_always_stops__kind_47(file_queue):
+async def test_a_stop_that_lands_exactly_as_an_inner_await_completes_always_stops__kind_47_cancellation_swallowed(
+    file_queue,
+):
     """2,000 tries: the stop comes with the answer of a send, a claim or a report, whichever is `steps` later."""
 
     class Stopper:

@@ -4,12 +4,13 @@ import asyncio
 import gzip
 
 import pytest
-from send_servers import ACK, JOB, answer, other_job, raw_server, silent, until
+from send_servers import ACK, JOB, answer, other_job, raw_server, silent
 
 from asyncqueue import wire
 from asyncqueue.dispatcher.meaning import meaning_of
 from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.retry import ACCEPTED, Certainty, Verdict
+from tests.waiting import until
 
 OURS = wire.encode_problem(wire.CONFLICT, "qty is 5")
 RETRY_REFUSED = (Verdict.RETRY, Certainty.REFUSED)
@@ -43,7 +44,7 @@ async def outcome_of(reply, **settings):
 
 
 @pytest.mark.parametrize(("status", "body", "expected"), TABLE)
-async def test_wrong_class_of_error_each_status_has_its_meaning(status, body, expected):
+async def test_each_status_has_its_meaning__kind_18_wrong_class_of_error(status, body, expected):
     outcome = await outcome_of(answer(body, f"{status} Words"))
     assert (outcome.verdict, outcome.certainty) == expected
     assert outcome.http_status == status
@@ -97,7 +98,7 @@ async def test_no_content_is_no_echo():
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("ack", ["echo", "status"])
-async def test_redirect_taken_as_success_never(status, ack):
+async def test_a_redirect_is_never_success_and_never_followed__kind_42_redirect_taken_as_success(status, ack):
     async with raw_server(answer()) as elsewhere:
         reply = answer(ACK, f"{status} Moved", f"Location: {elsewhere.url('/new')}")
         outcome = await outcome_of(reply, ack=ack)
@@ -114,7 +115,7 @@ async def test_an_upgrade_nobody_asked_for_closes_the_connection():
     reply = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"
     async with raw_server(reply) as server, HttpSender(server.url()) as sender:
         outcome = await sender.send(JOB)
-        await until(server.gone)
+        await until(server.gone.is_set)
     assert (outcome.verdict, outcome.certainty) == RETRY_UNKNOWN
 
 
@@ -149,7 +150,7 @@ async def test_an_endless_reply_is_not_read(kind, status, expected):
 
     async with raw_server(pour) as server, HttpSender(server.url(), timeout_ms=60_000) as sender:
         outcome = await sender.send(JOB)
-        await until(server.gone)  # the sender hung up
+        await until(server.gone.is_set)  # the sender hung up
     assert (outcome.verdict, outcome.certainty, outcome.http_status) == (*expected, status)
     assert server.bytes_sent < 32 * 1024 * 1024  # what the kernel's buffers swallow, not more
 
@@ -183,7 +184,9 @@ async def test_the_detail_of_a_problem_is_quoted():
     ],
 )
 @pytest.mark.parametrize("status", ["503 Busy", "429 Slow", "404 Gone"])
-async def test_retry_after_trusted_only_when_it_makes_sense(headers, wish_ms, status):
+async def test_a_retry_after_counts_only_when_it_makes_sense__kind_17_retry_after_trusted(
+    headers, wish_ms, status
+):
     outcome = await outcome_of(answer(b"", status, *headers))
     assert outcome.retry_after_ms == wish_ms
 

@@ -6,7 +6,7 @@ import logging
 import re
 
 import pytest
-from send_servers import FAR_MS, PATIENCE_S, answer, other_job, raw_server, silent, until
+from send_servers import FAR_MS, answer, other_job, raw_server, silent
 
 from asyncqueue import wire
 from asyncqueue.clock import ManualClock
@@ -16,6 +16,7 @@ from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.errors import ConfigError
 from asyncqueue.events import BatchRefused, Events
 from asyncqueue.retry import ACCEPTED, Certainty, Verdict
+from tests.waiting import until
 
 LEFT = (Verdict.LEAVE, Certainty.UNKNOWN)
 SHORT = {"timeout_ms": 1_000, "connect_timeout_ms": 1_000}
@@ -71,9 +72,7 @@ async def outcomes_of(behave, jobs=JOBS, **settings):
 
 async def ended(sender):
     """Wait until the sender has no request under way and no connection in use."""
-    async with asyncio.timeout(PATIENCE_S):
-        while sender._gatherer._rides or sender._session.connector._acquired:
-            await asyncio.sleep(0.001)
+    await until(lambda: not (sender._gatherer._rides or sender._session.connector._acquired))
 
 
 def of_each(outcomes):
@@ -136,8 +135,7 @@ async def test_few_requests_are_under_way_and_the_rest_goes_together():
                 group.create_task(sender.send(other_job(f"job-{turn}-{number}")))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-        while len(server.requests) < UNDER_WAY_MAX:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(server.requests) >= UNDER_WAY_MAX)
         release.set()
     assert [len(json.loads(request.body)) for request in server.requests] == [3] * UNDER_WAY_MAX + [15]
 
@@ -311,7 +309,7 @@ async def test_a_refused_batch_is_tried_again_later_and_told_once(monkeypatch, c
 async def test_a_slow_refusal_leaves_no_more_than_the_rest_of_the_time():
     async def slow(server, request, writer):
         if is_batch(request):
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # time that passes is what is tested: it is taken from what is left
             writer.write(answer(b"", "404 Not Found"))
         else:
             await silent(server, request, writer)
@@ -334,7 +332,7 @@ async def test_one_that_is_cancelled_leaves_alone_and_at_once():
 
     async with raw_server(held) as server, HttpSender(server.url(), batch=10) as sender:
         sends = [asyncio.create_task(sender.send(job)) for job in JOBS]
-        await until(server.arrived)
+        await until(server.arrived.is_set)
         sends[2].cancel()
         with pytest.raises(asyncio.CancelledError):
             await sends[2]
@@ -347,7 +345,7 @@ async def test_one_that_is_cancelled_leaves_alone_and_at_once():
 async def test_when_all_have_left_the_request_ends():
     async with raw_server(silent) as server, HttpSender(server.url(), batch=10) as sender:
         sends = [asyncio.create_task(sender.send(job)) for job in JOBS]
-        await until(server.arrived)
+        await until(server.arrived.is_set)
         for send in sends:
             send.cancel()
         await asyncio.gather(*sends, return_exceptions=True)
@@ -412,7 +410,7 @@ async def test_closing_the_sender_ends_every_wait():
     async with raw_server(silent) as server:
         async with HttpSender(server.url(), batch=10) as sender:
             under_way = [asyncio.create_task(sender.send(job)) for job in JOBS]
-            await until(server.arrived)
+            await until(server.arrived.is_set)
             waiting = [asyncio.create_task(sender.send(job)) for job in JOBS]
             await asyncio.sleep(0)
         assert of_each(await asyncio.gather(*under_way)) == [(Verdict.RETRY, Certainty.UNKNOWN)] * 5

@@ -8,11 +8,12 @@ import struct
 import subprocess
 
 import pytest
-from send_servers import ACK, JOB, answer, free_port, other_job, raw_server, silent, until
+from send_servers import ACK, JOB, answer, free_port, other_job, raw_server, silent
 
 from asyncqueue.dispatcher.meaning import FAILURES
 from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.retry import ACCEPTED, Certainty, Verdict
+from tests.waiting import until
 
 RETRY_UNKNOWN = (Verdict.RETRY, Certainty.UNKNOWN)
 RETRY_NOT_SENT = (Verdict.RETRY, Certainty.NOT_SENT)
@@ -63,7 +64,7 @@ async def close_mid_chunk(_server, _request, writer):
 
 @pytest.mark.parametrize("behave", [close, reset, close_mid_body, reset_mid_body, close_mid_head, close_mid_chunk])
 @pytest.mark.parametrize("ack", ["echo", "status"])
-async def test_a_lost_connection_leaves_the_effect_unknown(behave, ack):
+async def test_a_lost_connection_leaves_the_effect_unknown__kind_18(behave, ack):
     async with raw_server(behave) as server:
         outcome = await send_to(server.url(f"/?key={SECRET}"), ack=ack)
     assert verdict(outcome) == RETRY_UNKNOWN
@@ -87,7 +88,7 @@ async def test_what_is_not_http_is_unknown_and_never_kills(noise):
     assert verdict(outcome) == RETRY_UNKNOWN
 
 
-async def test_a_keep_alive_race_is_a_retry_with_the_same_id():
+async def test_a_keep_alive_race_is_a_retry_with_the_same_id__kind_41_outcome_unknown():
     async def serve_one_then_hang_up(server, _request, writer):
         if len(server.requests) == 2:
             writer.close()  # it had read the second request: nobody can tell what became of it
@@ -102,7 +103,7 @@ async def test_a_keep_alive_race_is_a_retry_with_the_same_id():
     assert server.connections == 2
 
 
-async def test_a_server_that_closes_idle_connections_costs_a_retry_at_most():
+async def test_a_server_that_closes_idle_connections_costs_a_retry_at_most__kind_41():
     async def answer_and_close(_server, _request, writer):
         writer.write(answer())
         writer.close()
@@ -120,7 +121,7 @@ async def test_a_refused_connect_was_not_sent():
     assert "refused" in outcome.error
 
 
-async def test_an_unknown_host_was_not_sent():
+async def test_an_unknown_host_was_not_sent__kind_18_wrong_class_of_error():
     outcome = await send_to(f"http://does-not-exist.invalid/?key={SECRET}", timeout_ms=20_000)
     assert verdict(outcome) == RETRY_NOT_SENT
 
@@ -198,7 +199,7 @@ async def test_a_large_body_that_nobody_reads_is_no_leak_of_the_url():
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyError, OSError, UnicodeError])
-async def test_an_unknown_error_is_a_retry_and_never_silent(monkeypatch, error):
+async def test_an_unknown_error_is_a_retry_and_never_silent__kind_18(monkeypatch, error):
     url = f"http://127.0.0.1:1/in?key={SECRET}"
     async with HttpSender(url) as sender:
 
@@ -217,7 +218,7 @@ async def test_a_job_that_cannot_be_written_is_a_retry_too():
     assert "UnicodeEncodeError" in outcome.error
 
 
-def test_the_table_of_failures_ends_with_everything_and_hides_nothing():
+def test_the_table_of_failures_ends_with_everything_and_hides_nothing__kind_18():
     kinds = [kind for kind, _ in FAILURES]
     assert kinds[-1] is Exception
     for place, kind in enumerate(kinds):
@@ -242,7 +243,7 @@ async def test_a_cancellation_passes_at_once_and_leaves_nothing_half_read(behave
 
     async with raw_server(first_hangs) as server, HttpSender(server.url()) as sender:
         task = asyncio.create_task(sender.send(JOB))
-        await until(server.arrived)
+        await until(server.arrived.is_set)
         for _ in range(20):  # let what the server said arrive
             await asyncio.sleep(0)
         task.cancel()

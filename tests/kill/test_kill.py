@@ -1,4 +1,4 @@
-"""SIGKILL between any two statements of any verb, and at random times: FAULTS 14, 15, 21 and 44 at their root."""
+"""SIGKILL between any two statements of any verb, and at random times: FAULTS 21 and 44 at their root."""
 
 import random
 

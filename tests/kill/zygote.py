@@ -100,7 +100,7 @@ def serve(asked: dict[str, Any]) -> dict[str, Any]:
             os._exit(0 if sys.exc_info()[0] is None else 1)
     os.close(writer)
     if "delay_s" in asked:
-        time.sleep(asked["delay_s"])
+        time.sleep(asked["delay_s"])  # a kill at any moment is the point
         os.kill(pid, signal.SIGKILL)
     acknowledged = 0
     while more := os.read(reader, 4096):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from move_tools import dump, fill
 
 from asyncqueue.queue import Queue
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("move_child.py")
@@ -33,13 +33,6 @@ def dispatcher(url, log):
 
 def deliveries(log):
     return log.read_text().split("\n")[:-1] if log.exists() else []
-
-
-def until(condition, seconds=40):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.02)
 
 
 async def put(url, jobs):
@@ -77,7 +70,7 @@ async def test_dispatchers_are_stopped_moved_and_started_without_a_lost_job_or_a
     await put(source, jobs)
     running = [dispatcher(source, log) for _ in range(2)]
     try:
-        until(lambda: len(deliveries(log)) >= jobs // 3)
+        await until(lambda: len(deliveries(log)) >= jobs // 3, 40)
         for process in running:
             process.send_signal(end)
         for process in running:
@@ -89,9 +82,12 @@ async def test_dispatchers_are_stopped_moved_and_started_without_a_lost_job_or_a
         old = dispatcher(source, log)  # somebody forgot one: it must not deliver anything
         running = [old, *(dispatcher(target, log) for _ in range(2))]
         async with Queue.open(target) as queue:
-            while (await queue.stats()).done < jobs:
+
+            async def all_done():
                 assert all(process.poll() is None for process in running)
-                time.sleep(0.05)  # noqa: ASYNC251 - the other processes work meanwhile
+                return (await queue.stats()).done == jobs
+
+            await until(all_done, 40)
     finally:
         for process in running:
             process.kill()

@@ -1,4 +1,4 @@
-"""The kinds of FAULTS.md that the outbox could have."""
+"""The kinds of faults of docs/reliability.md that the outbox could have."""
 
 import asyncio
 import contextlib
@@ -16,6 +16,7 @@ from asyncqueue import Dispatcher, InvalidJob, Queue, outbox
 from asyncqueue.clock import SystemClock
 from asyncqueue.errors import StoreBusy, StoreFull
 from tests.outbox.outbox_callers import Aiosqlite, AlchemyAsyncSession
+from tests.waiting import until
 
 BUSY_S = 0.05
 
@@ -26,7 +27,7 @@ def connected(path, **settings):
         yield connection
 
 
-async def test_class_busy_timeout_under_contention_is_a_typed_error_and_the_transaction_goes_on(queue, path):
+async def test_a_busy_database_is_a_typed_error_and_the_transaction_goes_on__kind_28_busy_timeout(queue, path):
     with connected(path) as other, connected(path, timeout=BUSY_S) as connection:
         other.execute("BEGIN IMMEDIATE")
         connection.execute("BEGIN")
@@ -39,7 +40,7 @@ async def test_class_busy_timeout_under_contention_is_a_typed_error_and_the_tran
     assert (await queue.stats()).pending == 1
 
 
-async def test_class_busy_timeout_is_the_same_typed_error_through_sqlalchemy(queue, path):
+async def test_a_busy_database_is_the_same_typed_error_through_sqlalchemy__kind_28(queue, path):
     engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": BUSY_S})
     with connected(path) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -53,7 +54,7 @@ async def test_class_busy_timeout_is_the_same_typed_error_through_sqlalchemy(que
     assert (await queue.stats()).pending == 1
 
 
-async def test_class_busy_timeout_at_begin_immediate_is_a_typed_error_too(queue, path):
+async def test_a_busy_database_at_begin_immediate_is_a_typed_error_too__kind_28(queue, path):
     engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_S})
     sa.event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
     sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
@@ -68,7 +69,9 @@ async def test_class_busy_timeout_at_begin_immediate_is_a_typed_error_too(queue,
 
 @pytest.mark.parametrize("kind", [Aiosqlite, AlchemyAsyncSession])
 @pytest.mark.parametrize("steps", range(6))
-async def test_class_cancellation_mid_transaction_leaves_it_to_the_callers_rollback(queue, path, kind, steps):
+async def test_a_cancelled_enqueue_is_left_to_the_callers_rollback__kind_29_cancellation_mid_transaction(
+    queue, path, kind, steps
+):
     caller = await kind().open(path)
     await caller.begin()
     await caller.insert("row")
@@ -86,7 +89,7 @@ async def test_class_cancellation_mid_transaction_leaves_it_to_the_callers_rollb
     assert (await queue.stats()).total == 0
 
 
-async def test_class_returning_leaves_no_statement_open_when_the_caller_commits(caller, queue):
+async def test_no_statement_is_left_open_when_the_caller_commits__kind_30_returning(caller, queue):
     await caller.begin()
     for number in range(3):
         await caller.enqueue(f"job-{number}", 1)
@@ -95,7 +98,7 @@ async def test_class_returning_leaves_no_statement_open_when_the_caller_commits(
     assert (await queue.stats()).pending == 3
 
 
-async def test_class_disk_full_is_said_and_so_is_what_became_of_the_transaction(queue, path):
+async def test_a_full_disk_is_said_and_so_is_what_became_of_the_transaction__kind_32_disk_full(queue, path):
     payload = {"text": "x" * 200_000}
     with connected(path) as connection:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
@@ -113,7 +116,7 @@ async def test_class_disk_full_is_said_and_so_is_what_became_of_the_transaction(
     assert (await queue.stats()).pending == 1
 
 
-async def test_class_posix_locks_are_not_dropped_by_a_stray_open_and_close(queue, path):
+async def test_the_callers_locks_are_not_dropped_by_a_stray_close__kind_34_posix_locks(queue, path):
     code = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None)
@@ -133,7 +136,7 @@ connection.close()
     assert ran.stdout == "database is locked\n"
 
 
-async def test_class_clock_steps_back_and_the_times_of_jobs_do_not(queue, path, monkeypatch):
+async def test_the_clock_steps_back_and_the_times_of_jobs_do_not__kind_38_clock_steps(queue, path, monkeypatch):
     seconds = iter([1_000, 400, 1_001])
     monkeypatch.setattr("asyncqueue.clock.time.time_ns", lambda: next(seconds) * 10**9)
     clock = SystemClock()
@@ -145,7 +148,7 @@ async def test_class_clock_steps_back_and_the_times_of_jobs_do_not(queue, path, 
     assert [job.created_at for job in await queue.list()] == [1_000_000, 1_000_000, 1_001_000]
 
 
-async def test_class_timezone_times_are_integer_milliseconds_of_the_epoch(queue, path, monkeypatch):
+async def test_times_are_integer_milliseconds_of_the_epoch__kind_37_timezone(queue, path, monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     with connected(path) as connection:
         connection.execute("BEGIN")
@@ -156,7 +159,7 @@ async def test_class_timezone_times_are_integer_milliseconds_of_the_epoch(queue,
         assert 0 <= SystemClock().now_ms() - (await here.get(job.id)).created_at < 60_000
 
 
-async def test_class_payload_edge_cases_nul_passes_and_a_lone_surrogate_is_refused(queue, path):
+async def test_nul_passes_and_a_lone_surrogate_is_refused__kind_52_payload_edge_cases(queue, path):
     async with aiosqlite.connect(path, isolation_level=None) as connection:
         await connection.execute_fetchall("BEGIN")
         assert await outbox.enqueue_async(connection, "a", 1, payload={"nul": "a\0b", "é": "\N{PILE OF POO}"})
@@ -168,7 +171,7 @@ async def test_class_payload_edge_cases_nul_passes_and_a_lone_surrogate_is_refus
 
 
 @pytest.mark.parametrize("other", ["A", "a-", "á"])
-async def test_class_ids_that_look_alike_are_different_or_refused(queue, path, other):
+async def test_ids_that_look_alike_are_different_or_refused__kind_45_ids_that_look_alike(queue, path, other):
     with connected(path) as connection:
         connection.execute("BEGIN")
         outbox.enqueue(connection, "a", 1)
@@ -191,12 +194,15 @@ def write_transactions(path, name, count):
 
 
 @pytest.mark.slow
-async def test_class_contention_four_writers_and_a_dispatcher_lose_nothing(path, queue, orders):
+async def test_four_writers_and_a_dispatcher_lose_nothing__kind_28(path, queue, orders):
     sent = []
 
     async def deliver(job):
         sent.append(job.id)
         return True
+
+    async def all_done():
+        return (await live.stats()).done == 80
 
     async with Queue.open(path) as live, Dispatcher(live, deliver, concurrency=8) as dispatcher:
         threads = [threading.Thread(target=write_transactions, args=(path, f"t{n}", 25)) for n in range(4)]
@@ -206,9 +212,7 @@ async def test_class_contention_four_writers_and_a_dispatcher_lose_nothing(path,
                 thread.start()
             for thread in threads:
                 await asyncio.to_thread(thread.join)
-            async with asyncio.timeout(40):
-                while (await live.stats()).done < 80:
-                    await asyncio.sleep(0.01)
+            await until(all_done, 40)
             dispatcher.stop()
             await running
     assert sorted(sent) == orders()

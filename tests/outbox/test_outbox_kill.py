@@ -12,6 +12,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from tests.waiting import until
+
 ROOT = Path(__file__).parents[2]
 POINTS_MIN = 14  # both ends of the request, five statements and the commit, each before and after
 
@@ -74,9 +76,8 @@ def stored(path):
 
 async def finished(path, count):
     with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection:
-        async with asyncio.timeout(60):
-            while connection.execute("SELECT count(*) FROM jobs WHERE status = 'done'").fetchone()[0] < count:
-                await asyncio.sleep(0.05)
+        done = "SELECT count(*) FROM jobs WHERE status = 'done'"
+        await until(lambda: connection.execute(done).fetchone()[0] >= count, 60)
         return connection.execute("SELECT DISTINCT status FROM jobs").fetchall()
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from asyncqueue import Dispatcher, Queue, outbox
+from tests.waiting import until
 
 RARELY_MS = 60_000  # nothing that the tests wait for can come from the poll
 
@@ -25,9 +26,7 @@ async def dispatching(queue, poll_ms):
 
     async with Dispatcher(queue, deliver, poll_ms=poll_ms) as dispatcher, asyncio.TaskGroup() as group:
         group.create_task(dispatcher.run())
-        async with asyncio.timeout(20):
-            while not dispatcher._claim.idle:
-                await asyncio.sleep(0.001)
+        await until(lambda: dispatcher._claim.idle)
         yield delivered
         dispatcher.stop()
 

@@ -52,7 +52,7 @@ async def test_second_cancel_finds_the_job_dead_also_in_the_same_commit(queue):
     assert await queue.cancel("a") is False
 
 
-async def test_cancel_mark_of_an_unknown_id_does_not_outlive_the_call(queue, raw):
+async def test_cancel_mark_of_an_unknown_id_does_not_outlive_the_call__kind_23_cancel_mark(queue, raw):
     """FAULTS 23: an unknown id is refused, nothing is stored, and a later job of that id runs."""
     before = raw.tables(), raw.select("SELECT * FROM counts")
     with pytest.raises(UnknownJob, match="ghost"):

@@ -1,7 +1,7 @@
 """Retention: what a purge takes, what it leaves, and when it warns."""
 
-import time
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
@@ -119,18 +119,19 @@ async def test_purge_rests_as_long_as_each_set_took_so_that_a_slow_disk_is_not_h
 ):
     await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(450)])
     raw.execute("UPDATE jobs SET status = 'done'")
-    original = queue._store.write
+    original, seconds = queue._store.write, [1.0]
 
     async def slow_write(work, **options):
-        time.sleep(0.05)  # noqa: ASYNC251 - asyncio.sleep is what is recorded
+        seconds[0] += 0.05
         return await original(work, **options)
 
     monkeypatch.setattr(queue._store, "write", slow_write)
+    monkeypatch.setattr(queue, "_loop", SimpleNamespace(time=lambda: seconds[0]))
     with naps() as taken:
         assert await queue.purge(older_than_ms=0) == 450
     rests = [nap for nap in taken if nap > 0]
     assert len(rests) == 4
-    assert min(rests) >= 0.05
+    assert rests == pytest.approx([0.05] * 4)
 
 
 async def test_purge_below_the_dedup_horizon_does_it_but_warns(opening, ended):

@@ -1,6 +1,7 @@
 """Several queues: turns between them, exact order inside each, pause and resume, and kinds."""
 
 import asyncio
+from collections import Counter
 
 import anyio
 import pytest
@@ -181,21 +182,30 @@ async def test_queues_take_turns_also_among_jobs_of_some_kinds(queue):
     await queue.pause("b")
     taken = await claim_ids(queue, limit=8, kinds=["x", "y"])
     assert sorted(taken) == sorted(f"{name}-{kind}{n}" for name in "ac" for kind in "xy" for n in range(2))
+    odd = [await claim_ids(queue, limit=3, kinds=["x", "y"]) for _ in range(2)]  # whose turn is next is remembered
+    assert Counter(job_id[0] for job_ids in odd for job_id in job_ids) == {"a": 3, "c": 3}
     assert await claim_ids(queue, limit=9, kinds=["z"], queues=["b"]) == []
     assert await claim_ids(queue, limit=2, kinds=["z"], queues=["c"]) == ["c-z0", "c-z1"]
 
 
 async def test_next_due_of_kinds_is_that_of_the_first_of_them_wherever_it_waits(queue, clock):
-    await queue.enqueue_many([NewJob(f"x{n}", 1, kind="x", delay_ms=900 - n, priority=n % 3) for n in range(600)])
+    first_is_low = [NewJob(f"x{n}", 1, kind="x", delay_ms=900 - n, priority=(n + 1) % 3) for n in range(600)]
+    await queue.enqueue_many(first_is_low)
+    await queue.enqueue("elsewhere", 1, kind="x", queue="z", delay_ms=200)
     await queue.enqueue("y", 1, kind="y", queue="q", delay_ms=50, priority=-2)
     await queue.enqueue("plain", 1, delay_ms=70)
-    assert await queue.next_due_ms(kinds=["x"]) == 301
+    assert await queue.next_due_ms(kinds=["x"]) == 200
+    assert await queue.next_due_ms(["default"], ["x"]) == 301
     assert await queue.next_due_ms(kinds=["x", "y"]) == 50
-    assert await queue.next_due_ms(kinds=["x", "job"]) == 70
+    assert await queue.next_due_ms(kinds=["x", "job"]) == await queue.next_due_ms(kinds=["job"]) == 70
     assert await queue.next_due_ms(["default"], ["y"]) is None
+    assert await queue.next_due_ms(["q"], ["job"]) is None
     assert await queue.next_due_ms(kinds=["none"]) is None
     await queue.pause("q")
+    await queue.pause("default")
     assert await queue.next_due_ms(kinds=["y"]) is None
+    assert await queue.next_due_ms(kinds=["job"]) is None
+    assert await queue.next_due_ms(kinds=["x"]) == 200
 
 
 @pytest.mark.parametrize("kinds", ["mail", ["no such name!"], [""], [1]])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.store.raw import raw_of
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("receiver_child.py")
@@ -81,13 +82,6 @@ async def post(port, *args, **more):
 
 async def get(port, path):
     return await speak(port, request(b"", method="GET", path=path, kind=None))
-
-
-async def until(condition, seconds=20):
-    """Wait until `condition()` is true; another process or the kernel has no event to wait for."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def look(url, sql):

@@ -1,4 +1,4 @@
-"""What the inbox answers, and what it keeps. FAULTS 45: concurrent, different, look-alike."""
+"""What the inbox answers, and what it keeps."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ async def test_a_repeat_is_a_duplicate_and_changes_only_its_count(inbox):
     ],
     ids=str,
 )
-async def test_another_quantity_or_payload_is_a_conflict_kept_as_evidence(inbox, other):
+async def test_another_quantity_or_payload_is_a_conflict_kept_as_evidence__kind_45_different_body(inbox, other):
     await post(inbox.port, "a", 3, payload={"x": 1})
     for _ in range(2):
         answer = await post(inbox.port, "a", **other)
@@ -77,7 +77,7 @@ async def test_another_quantity_or_payload_is_a_conflict_kept_as_evidence(inbox,
     assert (await post(inbox.port, "a", 3, payload={"x": 1})).result == "duplicate"
 
 
-async def test_fifty_concurrent_posts_of_one_id_are_applied_once_with_equal_answers(inbox):
+async def test_fifty_concurrent_posts_of_one_id_are_applied_once_with_equal_answers__kind_45_concurrent(inbox):
     answers = await asyncio.gather(*(post(inbox.port, "a", 3) for _ in range(50)))
     assert {answer.status for answer in answers} == {200}
     assert sorted(answer.result for answer in answers) == ["accepted"] + ["duplicate"] * 49
@@ -115,7 +115,7 @@ LOOKALIKES = [
 
 
 @pytest.mark.parametrize("body", LOOKALIKES, ids=range(len(LOOKALIKES)))
-async def test_what_looks_like_a_message_is_out_of_range_and_changes_nothing(inbox, body):
+async def test_what_looks_like_a_message_is_out_of_range_and_changes_nothing__kind_45_look_alike(inbox, body):
     await post(inbox.port, "a", 1)
     answer = await inbox.speak(request(body))
     assert (answer.status, answer.problem) == (422, "out-of-range")

@@ -1,4 +1,4 @@
-"""Dedup row, effect and answer: all or nothing. FAULTS 44: a client that left; 45: failures never remembered."""
+"""Dedup row, effect and answer: all or nothing."""
 
 import asyncio
 import contextlib
@@ -7,11 +7,12 @@ import struct
 from socket import SO_LINGER, SOL_SOCKET
 
 import pytest
-from receiver_tools import check_whole, get, look, message, post, read_answer, request, totals_of, until
+from receiver_tools import check_whole, get, look, message, post, read_answer, request, totals_of
 
 from asyncqueue.errors import StoreBusy, StoreError, StoreFull
 from asyncqueue.wire import Message
 from receiver.stores.base import Arrival, Result
+from tests.waiting import until
 
 MANY = 200
 
@@ -28,7 +29,9 @@ async def leave_after(port, whole, cut, *, reset):
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-async def test_a_client_that_hangs_up_at_every_byte_leaves_nothing_half_way(inbox, reset, caplog):
+async def test_a_client_that_hangs_up_at_every_byte_leaves_nothing_half_way__kind_44_client_that_left(
+    inbox, reset, caplog
+):
     length = len(request(message("m000", 3, payload="x")))
     wholes = [request(message(f"m{cut:03}", 3, payload="x")) for cut in range(length + 1)]
     async with asyncio.timeout(50):
@@ -44,7 +47,7 @@ async def test_a_client_that_hangs_up_at_every_byte_leaves_nothing_half_way(inbo
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_a_client_that_leaves_while_its_message_is_being_written_has_it_written_once(inbox):
+async def test_a_client_that_leaves_while_its_message_is_written_has_it_written_once__kind_44(inbox):
     began, go = asyncio.Event(), asyncio.Event()
 
     async def held(write):
@@ -160,7 +163,7 @@ async def test_an_own_effect_commits_with_its_row(serve):
         assert look(inbox.path, "SELECT count(*) FROM ledger") == [(0,)]
 
 
-async def test_effects_that_fail_undo_only_themselves(serve, caplog):
+async def test_effects_that_fail_undo_only_themselves__kind_44_dedup_row_before_effect(serve, caplog):
     broken = True
 
     async def sometimes(connection, one):
@@ -255,7 +258,7 @@ async def test_an_effect_that_is_cancelled_inside_is_a_failed_effect(serve, capl
 
 
 @pytest.mark.parametrize("error", [StoreBusy("busy"), StoreFull("full"), StoreError("disk I/O error")], ids=repr)
-async def test_a_503_of_the_store_is_never_remembered_and_said_once(inbox, error, caplog):
+async def test_a_503_of_the_store_is_never_remembered_and_said_once__kind_45_cached_failure(inbox, error, caplog):
 
     async def fail(_write):
         raise error

@@ -6,9 +6,10 @@ import json
 from collections import Counter
 
 import pytest
-from receiver_tools import check_whole, get, look, message, post, request, running, speak, until
+from receiver_tools import check_whole, get, look, message, post, request, running, speak
 
 from asyncqueue import wire_batch
+from tests.waiting import until
 
 PATH = "/inbox/batch"
 

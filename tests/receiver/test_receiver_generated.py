@@ -6,7 +6,9 @@ import random
 import tracemalloc
 
 import pytest
-from receiver_tools import check_whole, message, post, read_answer, request, until
+from receiver_tools import check_whole, message, post, read_answer, request
+
+from tests.waiting import until
 
 WHOLE = message("a-1", 3, payload={"k": [1, 2.5, "\u00e9", None, True]})
 PIECES = (

@@ -8,9 +8,10 @@ import logging
 import tracemalloc
 
 import pytest
-from receiver_tools import check_whole, chunked, message, post, read_answer, request, speak, until
+from receiver_tools import check_whole, chunked, message, post, read_answer, request, speak
 
 from receiver.door import Door
+from tests.waiting import until
 
 DEEP = 100_000
 CORPUS = {

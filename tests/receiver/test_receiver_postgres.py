@@ -6,7 +6,7 @@ import signal
 
 import psycopg
 import pytest
-from receiver_tools import check_whole, get, look, message, post, request, running, totals_of, until
+from receiver_tools import check_whole, get, look, message, post, request, running, totals_of
 from test_receiver_process import flood
 
 from asyncqueue.errors import ConfigError, NewerSchema, NotAQueue, StoreUnreachable
@@ -18,6 +18,7 @@ from receiver.stores.postgres import statements
 from receiver.stores.postgres.store import PostgresInbox, Profile
 from tests.postgres_server import Server
 from tests.store.raw import raw_of
+from tests.waiting import until
 
 LONG = '"' + "x" * 100_000 + '"'
 

@@ -25,10 +25,10 @@ from receiver_tools import (
     run_cli,
     running,
     totals_of,
-    until,
 )
 
 from asyncqueue.stores.sqlite.connection import has_wal_reset_bug
+from tests.waiting import until
 
 QUEUE = "CREATE TABLE jobs (id TEXT); INSERT INTO jobs VALUES ('a')"
 STATEMENTS = ["BEGIN", "KNOWN", "ACCEPT", "LEDGER", "TOTALS_ADD", "COMMIT"]

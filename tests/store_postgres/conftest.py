@@ -1,6 +1,5 @@
 """What the tests of the PostgreSQL store share: a server that may be stopped, and a proxy before it."""
 
-import anyio
 import pytest
 
 from asyncqueue.stores.postgres.connection import Profile
@@ -45,15 +44,3 @@ async def opened(own_url):
     yield open_one
     for store in stores:
         await store.close()
-
-
-@pytest.fixture
-def until():
-    """Wait for a condition; never for a time."""
-
-    async def wait(condition, seconds=20):
-        with anyio.fail_after(seconds):
-            while not condition():
-                await anyio.sleep(0.005)
-
-    return wait

@@ -14,6 +14,7 @@ class Proxy:
         self._moving = asyncio.Event()
         self._moving.set()
         self._cut_on = None
+        self._answered = asyncio.Event()
         self._writers = set()
         self._tasks = set()
         self._server = None
@@ -82,10 +83,13 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := await source.read(65_536):
                 await self._moving.wait()
+                if not looks:
+                    self._answered.set()
                 sink.write(data)
                 await sink.drain()
                 if looks and self._cut_on is not None and self._cut_on in data:
                     self._cut_on = None
-                    both[0].transport.abort()  # the server has it; its answer finds nobody
-                    await asyncio.sleep(0.05)
+                    self._answered.clear()
+                    both[0].transport.abort()
+                    await self._answered.wait()  # the server has done it; its answer finds nobody
                     return

@@ -15,6 +15,7 @@ from asyncqueue.queue import Queue
 from asyncqueue.stores.base import Claim, JobFilter
 from tests.postgres_server import free_port
 from tests.store.raw import PostgresRaw, schema_of, server_of
+from tests.waiting import until
 
 
 async def put(store, *ids):
@@ -121,12 +122,10 @@ async def test_restarted_server_is_not_noticed_by_callers_and_loses_nothing_ackn
             group.create_task(produce(name))
         for _ in range(2):
             before = len(acknowledged)
-            while len(acknowledged) < before + 50:
-                await asyncio.sleep(0.01)
+            await until(lambda before=before: len(acknowledged) >= before + 50, 50)
             await asyncio.to_thread(own_server.restart, mode)
         before = len(acknowledged)
-        while len(acknowledged) < before + 50:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(acknowledged) >= before + 50, 50)
         stop.set()
     there = {row[0] for row in PostgresRaw(own_url).select("SELECT id FROM jobs")}
     assert there == set(acknowledged)
@@ -169,7 +168,9 @@ async def test_connection_cut_before_the_commit_is_a_silent_repeat(opened, own_u
     assert [job.id for job in await store.list_jobs(JobFilter())] == ["warm", "job-5", "job-18"]
 
 
-async def test_half_open_connection_is_given_up_in_bounded_time_and_the_store_recovers(opened, own_url, proxy):
+async def test_half_open_connection_is_given_up_in_bounded_time_and_the_store_recovers__kind_57_half_open(
+    opened, own_url, proxy
+):
     """FAULTS 57: frozen, it neither answers nor ends."""
     store = await opened(proxy.url(own_url), patience_ms=700, reply_ms=300)
     await put(store, "a")
@@ -246,8 +247,7 @@ async def test_row_that_another_transaction_holds_is_waited_for_in_bounded_time(
         with pytest.raises(StoreBusy):
             await finish()
         going = asyncio.create_task(finish())
-        while store.busy_retries < 3:
-            await asyncio.sleep(0.01)
+        await until(lambda: store.busy_retries >= 3)
         await transaction.rollback()
         assert await going == [Status.DONE]
     await holder.close()
@@ -305,7 +305,9 @@ async def test_disk_full_of_the_server_is_a_typed_error_that_changes_nothing(ope
     assert await put(store, "a") == [True]
 
 
-async def test_cancelled_writers_leave_no_transaction_and_no_connection_behind(opened, own_url):
+async def test_cancelled_writers_leave_no_transaction_and_no_connection__kind_59_rollback_on_a_cancelled_context(
+    opened, own_url
+):
     """FAULTS 29, 59: whatever the await at which the caller is cancelled."""
     store = await opened(connections=2)
     for steps in range(40):
@@ -321,9 +323,7 @@ async def test_cancelled_writers_leave_no_transaction_and_no_connection_behind(o
     assert (await store.stats()).pending == len(rows)
 
 
-async def test_listener_that_dies_is_replaced_by_polling_and_then_by_another_one(
-    opened, own_url, own_server, until
-):
+async def test_listener_that_dies_is_replaced_by_polling_and_then_by_another_one(opened, own_url, own_server):
     async with Queue.open(own_url) as other:
         store = await opened()
         before = await store.version()

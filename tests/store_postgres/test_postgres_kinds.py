@@ -1,4 +1,4 @@
-"""Kinds of FAULTS.md that a server brings: clocks of several hosts, NUL, late commits, migrations, freezing."""
+"""Kinds of faults that a server brings: clocks of several hosts, NUL, late commits, migrations, freezing."""
 
 import asyncio
 import time
@@ -16,6 +16,7 @@ from asyncqueue.queue import Queue
 from asyncqueue.stores.base import Claim
 from asyncqueue.stores.postgres import schema
 from tests.store.raw import PostgresRaw, schema_of, server_of
+from tests.waiting import until
 
 # --- clocks (38) -------------------------------------------------------------------------------------
 
@@ -92,9 +93,7 @@ async def test_outbox_order_a_duplicate_waits_for_the_commit_that_decides_it(own
         assert await outbox.enqueue_async(connection, "a", 1, via=queue) is True
         waiting = asyncio.create_task(queue.enqueue("a", 1))
         raw = PostgresRaw(own_url)
-        with anyio.fail_after(10):
-            while raw.select("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(0,)]:
-                await asyncio.sleep(0.01)
+        await until(lambda: raw.select("SELECT count(*) FROM pg_locks WHERE NOT granted") != [(0,)])
         assert not waiting.done()
         await transaction.rollback()
         assert await waiting is True
@@ -183,7 +182,7 @@ async def test_migrations_nothing_is_made_where_nothing_may_be_made__kind_56(own
 
 
 async def test_half_open_connection_sends_that_cannot_be_renewed_stop_before_their_leases_end__kind_57(
-    own_url, proxy, opened, until
+    own_url, proxy, opened
 ):
     lease_ms, started, cut = 1_500, [], []
     store = await opened(proxy.url(own_url), patience_ms=400, reply_ms=300)

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import aiosqlite
-import anyio
 import psutil
 import pytest
 
@@ -30,20 +29,6 @@ def no_sync(monkeypatch):
     """Do not wait for the disk: for tests of anything but durability."""
     fast = {name: (journal, "PRAGMA synchronous=OFF") for name, (journal, _) in statements.PRAGMAS.items()}
     monkeypatch.setattr(statements, "PRAGMAS", fast)
-
-
-@pytest.fixture
-def until():
-    """Wait for a condition; never for a time."""
-
-    async def wait(condition, what="the condition"):
-        with anyio.move_on_after(20):
-            while not condition():
-                await anyio.sleep(0.001)
-            return
-        raise AssertionError(f"{what} never came")
-
-    return wait
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from asyncqueue.errors import StoreBusy
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 from asyncqueue.stores.sqlite.gate import Gate
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
@@ -25,7 +26,7 @@ def gates(path):
         gate.close()
 
 
-async def test_only_one_holds_the_turn_and_leaving_hands_it_over(gates, until):
+async def test_only_one_holds_the_turn_and_leaving_hands_it_over(gates):
     first, second, _ = gates
     await first.enter()
     entering = asyncio.ensure_future(second.enter())
@@ -39,7 +40,7 @@ async def test_only_one_holds_the_turn_and_leaving_hands_it_over(gates, until):
 
 
 @pytest.mark.parametrize("way", ["cancel", "timeout", "scope"])
-async def test_waiter_that_leaves_while_its_thread_waits_does_not_keep_the_turn(gates, until, way):
+async def test_waiter_that_leaves_while_its_thread_waits_does_not_keep_the_turn(gates, way):
     first, second, third = gates
     await first.enter()
     if way == "cancel":
@@ -65,7 +66,7 @@ async def test_waiter_that_leaves_while_its_thread_waits_does_not_keep_the_turn(
     assert not first.try_enter()
 
 
-async def test_next_waiter_joins_the_thread_that_still_waits(gates, until):
+async def test_next_waiter_joins_the_thread_that_still_waits(gates):
     first, second, third = gates
     await first.enter()
     for _ in range(3):
@@ -82,7 +83,7 @@ async def test_next_waiter_joins_the_thread_that_still_waits(gates, until):
     assert third.try_enter()
 
 
-async def test_waiter_cancelled_as_the_turn_arrives_hands_it_on(gates, until):
+async def test_waiter_cancelled_as_the_turn_arrives_hands_it_on(gates):
     first, second, third = gates
     await first.enter()
     entering = asyncio.ensure_future(second.enter())
@@ -96,7 +97,7 @@ async def test_waiter_cancelled_as_the_turn_arrives_hands_it_on(gates, until):
     assert third.try_enter()
 
 
-async def test_gate_closed_while_its_thread_waits_is_closed_by_that_thread(gates, until, resources):
+async def test_gate_closed_while_its_thread_waits_is_closed_by_that_thread(gates, resources):
     first, second, third = gates
     await first.enter()
     entering = asyncio.ensure_future(second.enter())
@@ -126,12 +127,12 @@ asyncio.run(main())
 """
 
 
-async def test_turn_of_a_killed_holder_is_free_again_and_its_transaction_gone(path, spawn, until):
+async def test_turn_of_a_killed_holder_is_free_again_and_its_transaction_gone(path, spawn):
     async with Queue.open(path) as queue:
         holder = spawn(HOLDER, path)
         assert await asyncio.to_thread(holder.stdout.readline) == "holds\n"
         writing = asyncio.ensure_future(queue.enqueue("a", 1))
-        await until(lambda: queue._store._database._gate._thread_waits, "the wait for the gate")
+        await until(lambda: queue._store._database._gate._thread_waits)
         assert not writing.done()
         holder.send_signal(signal.SIGKILL)
         assert await writing is True

@@ -10,6 +10,7 @@ from asyncqueue.errors import StoreBusy
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 from asyncqueue.stores.sqlite.gate import Gate
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
@@ -59,7 +60,7 @@ async def test_gate_is_free_as_soon_as_the_commit_is_done_whatever_the_loop_does
     await writing
 
 
-async def test_gate_held_by_another_process_is_waited_for(queue, other, until):
+async def test_gate_held_by_another_process_is_waited_for(queue, other):
     assert other.try_enter()
     writing = [asyncio.ensure_future(queue.enqueue(name, 1)) for name in "ab"]
     await until(lambda: gate_of(queue)._thread_waits)
@@ -69,9 +70,7 @@ async def test_gate_held_by_another_process_is_waited_for(queue, other, until):
     assert other.try_enter()
 
 
-async def test_gate_lost_between_two_tries_of_a_busy_transaction_is_waited_for_again(
-    queue, path, other, plain, until
-):
+async def test_gate_lost_between_two_tries_of_a_busy_transaction_is_waited_for_again(queue, path, other, plain):
     """A busy BEGIN leaves the gate; another process may go through before the next try."""
     assert other.try_enter()
     writing = asyncio.ensure_future(queue.enqueue("a", 1))
@@ -122,7 +121,7 @@ async def test_error_of_the_work_rolls_back_and_leaves_the_gate(queue, other):
     assert await queue.enqueue("a", 1) is True
 
 
-async def test_busy_gate_fails_exactly_those_who_waited_from_the_beginning(path, until):
+async def test_busy_gate_fails_exactly_those_who_waited_from_the_beginning(path):
     async with Queue.open(path, patience_ms=300) as queue:
         other = Gate(queue._store._database.path)
         assert other.try_enter()
@@ -138,7 +137,7 @@ async def test_busy_gate_fails_exactly_those_who_waited_from_the_beginning(path,
         other.close()
 
 
-async def test_commit_that_meets_a_reader_is_repeated_without_its_work(queue, path, plain, until):
+async def test_commit_that_meets_a_reader_is_repeated_without_its_work(queue, path, plain):
     await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(3)])
     cursor = plain(path).execute("SELECT id FROM jobs")
     cursor.fetchone()

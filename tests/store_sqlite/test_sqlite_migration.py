@@ -130,7 +130,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("start", ["contract", "nothing"])
-def test_eight_processes_racing_to_open_one_file_migrate_it_once(path, spawn, start):
+def test_eight_processes_racing_to_open_one_file_migrate_it_once__kind_56_migrations(path, spawn, start):
     if start == "contract":
         make_contract_file(path)
     racers = [spawn(RACER, path, n) for n in range(8)]
@@ -249,7 +249,9 @@ async def story(path):
 """
 
 
-def test_kill_at_every_statement_of_dead_letter_and_redrive_leaves_one_state_with_its_audit_row(tmp_path):
+def test_kill_at_every_statement_of_dead_letter_and_redrive_leaves_one_state__kind_21_non_atomic_move(
+    tmp_path,
+):
     """FAULTS 21: non-atomic move."""
     make_contract_file(tmp_path / "start.db")
     seen = set()

@@ -66,7 +66,9 @@ asyncio.run(main())
 """
 
 
-async def test_ten_thousand_claims_racing_a_sweeper_are_never_reaped(path, spawn):
+async def test_ten_thousand_claims_racing_a_sweeper_are_never_reaped__kind_5_swept_at_the_moment_of_starting(
+    path, spawn
+):
     """FAULTS 5: swept at the moment of starting. Each is on its last attempt, so that a sweep would kill it."""
     sweeper = None
     async with Queue.open(path, patience_ms=60_000) as queue:

@@ -70,7 +70,7 @@ async def handle(job):
         raise ValueError("no recipient")
     if kind == "stall" and is_first:
         time.sleep(STALL_S)  # noqa: ASYNC251 - blocking is the point: no renewal can go out
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.02)  # pretended work, so that a crash finds some under way
 
     async def book(connection):
         await connection.execute_fetchall(BOOK, (job.id, job.attempt))

@@ -78,7 +78,7 @@ async def work(url: str, log: Path) -> None:
 
         async def handle(job):
             starts.write(f"{job.id} {job.token}\n")
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # pretended work, so that a kill finds some under way
 
             async def book(connection):
                 await connection.execute("INSERT INTO ledger VALUES ($1)", job.id)
@@ -154,7 +154,7 @@ async def _trouble(result: Chaos, crew: list[_Worker], server: Server, url: str,
     """Kill processes as long as there is work, and crash the server each time another third of it is done."""
     rng = random.Random(result.seed)
     while True:
-        await asyncio.sleep(rng.uniform(0.5, 1.5) * KILL_EVERY_S)
+        await asyncio.sleep(rng.uniform(0.5, 1.5) * KILL_EVERY_S)  # a kill at any moment is the point
         if not kills or result.kills < kills:
             result.kills += rng.choice(crew).kill()
         if result.restarts < RESTARTS and _done(url) >= result.jobs * (result.restarts + 1) / (RESTARTS + 1):

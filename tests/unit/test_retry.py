@@ -14,7 +14,7 @@ TIMES = st.integers(1, PRODUCT.delay_ms.high)
 JITTERS = st.floats(0, 1) | st.sampled_from([0, 1])
 
 
-def test_backoff_overflow_ten_thousand_attempts():
+def test_ten_thousand_attempts_have_a_finite_delay__kind_16_backoff_overflow():
     for attempt in range(1, 10_001):
         for base_ms, cap_ms in [(1, 1), (1_000, 300_000), (1, PRODUCT.delay_ms.high), (2**60, 2**53 + 3)]:
             assert 0 <= backoff_ms(attempt, base_ms, cap_ms, 1.0) <= cap_ms
@@ -22,7 +22,7 @@ def test_backoff_overflow_ten_thousand_attempts():
 
 
 @given(st.integers(1, 10_000), st.integers(1, 2**900), st.integers(1, 2**900), JITTERS)
-def test_backoff_stays_within_its_cap(attempt, base_ms, cap_ms, jitter):
+def test_backoff_stays_within_its_cap__kind_16(attempt, base_ms, cap_ms, jitter):
     delay_ms = backoff_ms(attempt, base_ms, cap_ms, jitter)
     assert type(delay_ms) is int
     assert 0 <= delay_ms <= cap_ms
@@ -49,7 +49,7 @@ def test_every_delay_can_be_reported(policy, attempt, jitter, wish_ms):
     ("wish_ms", "delay_ms"),
     [(None, 10_000), (-5, 10_100), (0, 10_100), (30_000, 30_100), (10**12, 60_100)],
 )
-def test_retry_after_trusted_within_its_cap_only(wish_ms, delay_ms):
+def test_a_wish_counts_within_its_cap_only__kind_17_retry_after_trusted(wish_ms, delay_ms):
     assert POLICY.delay_ms(50, 1.0, wish_ms) == delay_ms
 
 

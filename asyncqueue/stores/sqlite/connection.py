@@ -7,6 +7,7 @@ Errors of the driver are translated here, once.
 
 import asyncio
 import contextlib
+import errno
 import os
 import random
 import sqlite3
@@ -36,7 +37,7 @@ from asyncqueue.stores.sqlite import statements
 from asyncqueue.stores.sqlite.gate import Gate
 from asyncqueue.stores.sqlite.turn import Turn
 
-__all__ = ["Database", "Journal", "Profile", "check_path", "has_wal_reset_bug", "translated"]
+__all__ = ["Database", "Journal", "Profile", "Unwritable", "check_path", "has_wal_reset_bug", "translated"]
 
 T = TypeVar("T")
 Journal = Literal["delete", "wal", "keep"]
@@ -44,6 +45,8 @@ Work = Callable[[Any], Awaitable[T]]
 """Statements in an open write transaction: `await connection.execute_fetchall(sql, parameters)`."""
 
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_READ_ONLY: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
+_OF_THE_MOMENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EIO})
 _HOP_TIMEOUT_S: Final = 0.05  # how long one hop may block the driver's thread on a busy database
 _PAUSE_S: Final = 0.02
 _PRIVATE: Final = 0o600
@@ -85,12 +88,16 @@ class Profile:
             )
 
 
-def check_path(path: str | os.PathLike[str], *, create: bool) -> Path:
+class Unwritable(NotAQueue):
+    """The permissions, or the file system, do not let this process write the file."""
+
+
+def check_path(path: str | os.PathLike[str], *, create: bool, read_only: bool = False) -> Path:
     """Return `path` if a database may be opened there, by `stat` alone.
 
     An existing database is never opened and closed to look at it: that would drop this process's locks on
-    it. Raises `NotAQueue` for a directory, device, hard link or read-only file, a missing folder, and a
-    missing file unless `create`.
+    it. Raises `NotAQueue` for a directory, device or hard link, a missing folder, a missing file unless `create`,
+    and a file that cannot be written (`Unwritable`; with `read_only`: that cannot be read).
     """
     where = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links that may dangle
     try:
@@ -109,11 +116,18 @@ def check_path(path: str | os.PathLike[str], *, create: bool) -> Path:
         raise NotAQueue(f"{path}: not a regular file")
     if found.st_nlink > 1:
         raise NotAQueue(f"{path}: has {found.st_nlink} hard links; its locks and journal would be split")
-    if not found.st_mode & 0o222 or not os.access(where, os.W_OK):
-        raise NotAQueue(f"{path}: is read-only")
-    if not os.access(where.parent, os.W_OK):
-        raise NotAQueue(f"{path}: the folder {where.parent} is not writable; SQLite keeps its journal there")
+    if not read_only:
+        _check_writable(path, where, found)
+    elif not os.access(where, os.R_OK):
+        raise NotAQueue(f"{path}: cannot be read: check its permissions")
     return where.resolve()  # SQLite names its journal after the real file: so does the gate
+
+
+def _check_writable(path: str | os.PathLike[str], where: Path, found: os.stat_result) -> None:
+    if not found.st_mode & 0o222 or not os.access(where, os.W_OK):
+        raise Unwritable(f"{path}: is read-only")
+    if not os.access(where.parent, os.W_OK):
+        raise Unwritable(f"{path}: the folder {where.parent} is not writable; SQLite keeps its journal there")
 
 
 def translated(error: sqlite3.Error, path: Path | str) -> StoreError:
@@ -125,11 +139,21 @@ def translated(error: sqlite3.Error, path: Path | str) -> StoreError:
         return StoreFull(f"{path}: no room left on the disk; nothing was changed")
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return NotAQueue(f"{path}: not a queue database ({error})")
-    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-        return NotAQueue(f"{path}: cannot be written ({error})")
+    if code in _READ_ONLY:
+        return _unwritable(error, code, path)
     if isinstance(error, sqlite3.IntegrityError) and str(error) == statements.MOVED:
         return StoreMoved(f"{path}: {error}")
     return StoreError(f"{path}: {error}")
+
+
+def _unwritable(error: sqlite3.Error, code: int, path: Path | str) -> StoreError:
+    """Return the error for files that cannot be opened or written: of the moment, if the permissions let us."""
+    may = isinstance(path, str) or (os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK))
+    if code == sqlite3.SQLITE_CANTOPEN and may:
+        return StoreError(
+            f"{path}: its files cannot be opened now ({error}): is the process out of file descriptors? Try again"
+        )
+    return NotAQueue(f"{path}: cannot be written ({error})")
 
 
 class InlineConnection:
@@ -257,6 +281,7 @@ class Database:
         self.path = path
         self.profile = profile
         self.busy_retries = 0
+        self._is_read_only = False
         self._pid = os.getpid()
         self._turn = Turn()
         self._gate: Gate | None = None  # made once the file is known to be ours: it leaves a side file
@@ -308,6 +333,33 @@ class Database:
             raise
         return database
 
+    @classmethod
+    async def open_read_only(
+        cls, path: str | os.PathLike[str], profile: Profile, inspect: Work[bool]
+    ) -> "Database":
+        """Open a file that cannot be written for reads alone: no side file, no journal mode, no migration.
+
+        Raises as `open` does; a file that must be migrated, or put in order after a crash, is not a queue to us.
+        """
+        where = check_path(path, create=False, read_only=True)
+        return await shielded(cls._open_read_only(where, profile, inspect), undo=cls._close)
+
+    @classmethod
+    async def _open_read_only(cls, where: Path, profile: Profile, inspect: Work[bool]) -> "Database":
+        database = cls(where, profile)
+        database._is_read_only = True
+
+        async def look(connection: aiosqlite.Connection) -> None:
+            if await inspect(connection):
+                raise NotAQueue(f"{where}: cannot be written, and must be migrated before it can be read")
+
+        try:
+            database._reader = await database._connect(look)
+        except BaseException:
+            await database._close()
+            raise
+        return database
+
     async def write(self, work: Work[T]) -> T:
         """Run `work` in one write transaction of its own and return its result.
 
@@ -315,7 +367,7 @@ class Database:
         has run the transaction ends first, and a cancellation is raised after it (its outcome is then unknown
         to the caller). Raises `StoreBusy` after `patience_ms`, `StoreFull`, `StoreError`.
         """
-        self.check_usable()
+        self._check_writable()
         patient_until = self._patient_until()
         async with self._turn.exclusive():
             await self._enter_gate(patient_until)
@@ -333,7 +385,7 @@ class Database:
         statements (it raises `RuntimeError` and is rolled back if it does), and it must be fit to be called again
         after a rollback.
         """
-        self.check_usable()
+        self._check_writable()
         patient_until = self._patient_until()
         try:
             async with self._turn.shared():
@@ -380,17 +432,18 @@ class Database:
                 self._gate.close()
 
     async def _connect(self, inspect: Work[None] | None = None) -> aiosqlite.Connection:
+        name = f"{self.path.as_uri()}?mode=ro" if self._is_read_only else self.path
         try:
             connection = await aiosqlite.connect(
-                self.path, isolation_level=None, timeout=_HOP_TIMEOUT_S, factory=_Connection
+                name, uri=self._is_read_only, isolation_level=None, timeout=_HOP_TIMEOUT_S, factory=_Connection
             )
         except sqlite3.Error as error:
-            raise translated(error, self.path) from error
+            raise self._told(error) from error
         try:
             until = time.monotonic() + self.profile.patience_ms / 1000
             if inspect is not None:
                 await self._patiently(lambda: inspect(connection), until)
-            for pragma in statements.PRAGMAS[self.profile.journal]:
+            for pragma in () if self._is_read_only else statements.PRAGMAS[self.profile.journal]:
                 await self._patiently(lambda pragma=pragma: connection.execute_fetchall(pragma), until)  # type: ignore[misc]
         except BaseException:
             await connection.close()
@@ -477,11 +530,17 @@ class Database:
                 if code not in _BUSY or time.monotonic() >= patient_until:
                     # Whoever keeps the error would keep a half-read cursor with it, and its lock on the file.
                     traceback.clear_frames(error.__traceback__)
-                    raise translated(error, self.path) from error
+                    raise self._told(error) from error
             except ValueError as error:  # the driver's word for a closed connection
                 raise StoreClosed(f"{self.path}: is closed") from error
             self._note_busy()
             await asyncio.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311 - jitter, not a secret
+
+    def _told(self, error: sqlite3.Error) -> StoreError:
+        """Return the typed error; a file that is only read may need what only a writer can do."""
+        if self._is_read_only and getattr(error, "sqlite_errorcode", 0) & 0xFF in _READ_ONLY:
+            return NotAQueue(f"{self.path}: cannot be written, and a writer must put it in order first ({error})")
+        return translated(error, self.path)
 
     def _note_busy(self) -> None:
         self.busy_retries += 1
@@ -504,6 +563,11 @@ class Database:
         if self._is_closed:
             raise StoreClosed(f"{self.path}: is closed")
 
+    def _check_writable(self) -> None:
+        self.check_usable()
+        if self._is_read_only:
+            raise StoreError(f"{self.path}: was opened to be read only")
+
 
 def _is_lost(writer: aiosqlite.Connection) -> bool:
     """Tell whether nobody can use it any more; asked only while no transaction of ours runs on it."""
@@ -520,14 +584,17 @@ def _is_closed(writer: aiosqlite.Connection) -> bool:
 
 def _create_private(path: Path) -> None:
     """Make an empty 0600 file and sync its folder, unless something is there already."""
+    if path.exists():
+        return
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, _PRIVATE))
+        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)  # first: without it no file is left behind
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, _PRIVATE))
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except FileExistsError:
         return
     except OSError as error:
-        raise NotAQueue(f"{path}: cannot be created ({error.strerror})") from None
-    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        kind = StoreError if error.errno in _OF_THE_MOMENT else NotAQueue
+        raise kind(f"{path}: cannot be created ({error.strerror})") from None

@@ -36,7 +36,7 @@ from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
 from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
 from asyncqueue.stores.sqlite import schema, statements
-from asyncqueue.stores.sqlite.connection import Database, Profile
+from asyncqueue.stores.sqlite.connection import Database, Profile, Unwritable
 from asyncqueue.stores.sqlite.offers import array
 from asyncqueue.stores.sqlite.turns import Picked, Turns
 from asyncqueue.stores.sqlite.watch import Mark, mark_of
@@ -416,16 +416,18 @@ class SqliteStore:
         rules: Rules | None = None,
         create: bool = True,
         adopt: bool = False,
+        only_reads: bool = False,
     ) -> "SqliteStore":
         """Open (and with `create` make) the file and migrate it; a contract file is taken over without loss.
 
-        With `adopt`, a database with other tables becomes a queue, too.
+        With `adopt`, a database with other tables becomes a queue, too. With `only_reads` a file of this schema
+        that cannot be written will do: it is opened for reads alone.
 
         Raises `NotAQueue`, `NewerSchema`, `ConfigError`, `StoreBusy`.
         """
         if sqlite3.sqlite_version_info < _SQLITE_MIN:
             raise ConfigError(f"SQLite {sqlite3.sqlite_version} is too old: 3.38 or newer is needed")
-        where = Path(path)
+        where, profile = Path(path), profile or Profile()
 
         async def inspect(connection: aiosqlite.Connection) -> bool:
             patient_until = time.monotonic() + _BIRTH_S
@@ -437,13 +439,20 @@ class SqliteStore:
                         raise
                 await asyncio.sleep(_BIRTH_POLL_S)
 
-        database = await Database.open(
-            path,
-            profile or Profile(),
-            lambda connection: schema.migrate(connection, where, create=create, adopt=adopt),
-            inspect=inspect,
-            create=create,
-        )
+        if only_reads:
+            create = adopt = False
+        try:
+            database = await Database.open(
+                path,
+                profile,
+                lambda connection: schema.migrate(connection, where, create=create, adopt=adopt),
+                inspect=inspect,
+                create=create,
+            )
+        except Unwritable:
+            if not only_reads:
+                raise
+            database = await Database.open_read_only(path, profile, inspect)
         return cls(database, clock or SystemClock(), rules or Rules())
 
     @property
