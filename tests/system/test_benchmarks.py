@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import FULL, PAGE
 from benchmarks.goals import GOALS, verdict
 from benchmarks.harness import Run, Scale, Skipped
 from benchmarks.registry import BENCHES
-from benchmarks.results import Result, Results, compared
+from benchmarks.report import page_of, write_report
+from benchmarks.results import Result, Results, compared, environment
 
 ROOT = Path(__file__).parents[2]
 KEYS = [bench.keys(Scale.FULL)[0] for bench in BENCHES] + [
@@ -125,3 +127,26 @@ def test_a_goal_is_met_by_its_median_and_missed_without_ado(tmp_path):
         ones = {"jobs/s": [1.0] * 3}
         results.merge("enqueue", result({"1,000 callers at once": {"jobs/s": rates}, "one by one": ones}))
         assert verdict(goal, results).met is met
+
+
+def test_the_report_tells_met_from_missed_and_who_is_ahead(tmp_path):
+    results = Results(tmp_path / "results.json")
+    ones = {"jobs/s": [1.0, 1.0]}
+    ways = {
+        "asyncqueue Dispatcher": {"jobs/s": [6.0, 7.0]},
+        "huey SqliteHuey": ones,
+        "litequeue": {"jobs/s": [9.0, 9.0]},
+    }
+    drained = result(ways)
+    drained.environment = environment()
+    results.merge("drain/sqlite", drained)
+    write_report(results, tmp_path / "page.md", plots=False)
+    lines = (tmp_path / "page.md").read_text("utf-8").splitlines()
+    assert any("best SQLite peer" in line and "**not met**" in line for line in lines)
+    assert any("huey" in line and line.endswith("| asyncqueue |") for line in lines)
+    assert any("litequeue" in line and line.endswith("| **the peer** |") for line in lines)
+    assert any(line.startswith("- drain of no-op jobs") for line in lines)
+
+
+def test_the_page_is_what_the_full_results_say():
+    assert PAGE.read_text("utf-8") == page_of(Results(FULL)), "run `python -m benchmarks report`"
