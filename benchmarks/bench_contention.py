@@ -184,13 +184,13 @@ def turns(kind: str, seconds: float) -> Figures:
 def measure(run: Run) -> None:
     """Measure the verbs, or the ways to take turns."""
     if run.part == "turns":
-        seconds = run.pick(0.3, 4.0, 6.0)
+        seconds = run.pick(0.3, 2.0, 6.0)
         ways = {name: lambda kind=kind: turns(kind, seconds) for kind, name in TURNS.items()}
-        run.paired(ways, repetitions=run.pick(1, 2, 7))
+        run.paired(ways, repetitions=run.pick(1, 1, 7))
         return
     seconds, most = run.pick(0.3, 1.5, 3.0), run.pick((1, 2), (1, 2, 4, 8), (1, 2, 4, 8))
     many = {f"{n} process{'es' if n > 1 else ''}": lambda n=n: verbs(n, seconds) for n in most}
-    run.paired(many, repetitions=run.pick(1, 3, 7))
+    run.paired(many, repetitions=run.pick(1, 2, 7))
 
 
 BENCH = Bench(

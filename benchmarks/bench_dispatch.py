@@ -117,5 +117,5 @@ BENCH = Bench(
     "How close is end-to-end dispatch to a bare HTTP loop?",
     measure,
     parts=("delete", "wal", "delete-uvloop", "wal-uvloop"),
-    full_only=("wal-uvloop",),
+    full_only=("delete-uvloop", "wal-uvloop"),
 )

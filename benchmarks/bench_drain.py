@@ -138,7 +138,7 @@ def measure_postgres(run: Run) -> None:
             for peer in POSTGRES_PEERS:
                 ways[peer.name] = partial(postgres_drain, peer, server.new_database, jobs)
             run.note("PostgreSQL with its default durability: fsync and synchronous_commit are on.")
-            run.paired(ways)
+            run.paired(ways, repetitions=run.pick(1, 3, 7))
     except Skipped as why:
         run.note(f"Left out: {why}")
 

@@ -84,7 +84,8 @@ def measure(run: Run) -> None:
             TWO: partial(drain, 2, jobs, "delete"),
             f"{ONE}, WAL": partial(drain, 1, jobs, "wal"),
             f"{TWO}, WAL": partial(drain, 2, jobs, "wal"),
-        }
+        },
+        repetitions=run.pick(1, 3, 7),
     )
 
 

@@ -87,7 +87,7 @@ def measure(run: Run) -> None:
         "receiver, mix": partial(against, "mix", count, *receiver),
         "receiver, new, WAL": partial(against, "new", count, *receiver, "--journal", "wal", "--force-wal"),
     }
-    run.paired(ways)
+    run.paired(ways, repetitions=run.pick(1, 3, 7))
 
 
 BENCH = Bench("receiver", "How much load does the inbox alone take?", measure)
