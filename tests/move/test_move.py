@@ -264,24 +264,24 @@ async def test_a_copy_that_differs_is_told_and_never_opened(pair, monkeypatch, c
             await queue.claim("w", lease_ms=1_000)
 
 
-async def test_two_movers_at_once_do_not_mix(pair, monkeypatch):
+@pytest.mark.parametrize("whole", [False, True], ids=["a page", "all"])
+async def test_two_movers_at_once_do_not_mix(pair, monkeypatch, whole):
     source, target = pair
     await fill(source)
     await half_moved(source, target, monkeypatch)
     async with sides(source, target) as (old, new), sides(source, target) as (also_old, also_new):
         plain = new.put
-        first = True
+        overtakes = iter([True])
 
         async def overtaken(*arguments):
-            nonlocal first
-            if first:
-                first = False
-                await move(also_old, also_new, quiet)
+            if next(overtakes, False):
+                await (move(also_old, also_new, quiet) if whole else also_new.put(*arguments))
             await plain(*arguments)
 
         monkeypatch.setattr(new, "put", overtaken)
         with pytest.raises(StoreBusy):
             await move(old, new, quiet)
+    await moved(source, target)
     assert dump(target) == dump(source)
 
 
