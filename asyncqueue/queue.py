@@ -605,6 +605,8 @@ class _Opening:
 
 
 def _refusal(job: NewJob) -> InvalidJob | None:
+    if not isinstance(job, NewJob):
+        return InvalidJob(f"an item must be a NewJob, not {type(job).__name__}")
     try:
         job.check()
         _check_payload(job.payload)

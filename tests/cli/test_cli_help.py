@@ -38,8 +38,6 @@ def test_the_commands_are_those_of_the_design():
         "dlq show",
         "dlq redrive",
         "purge",
-        "init",
-        "migrate-store",
         "demo",
         "init",
         "migrate-store",

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from asyncqueue.clock import Clock
-from asyncqueue.errors import BadEffect, Conflict, NotDead, QueueFull
+from asyncqueue.errors import BadEffect, Conflict, InvalidJob, NotDead, QueueFull
 from asyncqueue.job import (
     EffectWork,
     FailedAttempt,
@@ -47,6 +47,7 @@ _UNEXPLAINED: Final = FailedAttempt("")
 _LOST: Final = FailedAttempt("lease ran out without a report", "unknown")
 _CANCELLED: Final = FailedAttempt("cancelled while it was leased", "unknown")
 _LEASED_COLUMNS: Final = 13  # of CLAIM: what a LeasedJob is made of; behind them, what the job was before
+_VALUES: Final = (str, int, type(None))
 _NEW_JOB: Final = 9  # values of a new job, of a ticket
 _TICKET: Final = 5
 
@@ -502,6 +503,12 @@ def _ended(ticket: Ticket, outcome: str, failure: FailedAttempt | None) -> Ended
 
 
 def _columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
-    """Return a set as it travels: one list a column, `width` of them also if there are no rows."""
+    """Return a set as it travels: one list a column, `width` of them also if there are no rows.
+
+    Raises `InvalidJob` for a value of another kind: the driver would take a collection for one more dimension.
+    """
     columns = [list(column) for column in zip(*rows, strict=True)]
+    for kind in {kind for column in columns for kind in set(map(type, column))}:
+        if not issubclass(kind, _VALUES):
+            raise InvalidJob(f"a value has no place in its column: {kind.__name__}")
     return columns or [[] for _ in range(width)]
