@@ -462,3 +462,29 @@ async def test_leases_of_a_claim_cancelled_while_the_queue_closes_are_given_back
     await closing
     async with Queue.open(queue._store._database.path) as again:
         assert (await again.get("a")).status == Status.PENDING
+
+
+async def test_caller_who_comes_as_every_lane_has_just_ended_finds_one():
+    """Its answer wakes it before the event loop tells that the lanes' tasks are over."""
+    go = asyncio.Event()
+    begun = []
+
+    async def run(batch):
+        begun.append(batch.close())
+        await go.wait()
+        return batch.close()
+
+    batcher = Batcher(run)
+
+    async def twice():
+        return [await batcher.submit("first"), await batcher.submit("again")]
+
+    async with asyncio.timeout(20):
+        first = asyncio.ensure_future(twice())
+        while len(begun) < 1:
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(batcher.submit("second"))
+        while len(begun) < 2:
+            await asyncio.sleep(0)
+        go.set()
+        assert await asyncio.gather(first, second) == [["first", "again"], "second"]

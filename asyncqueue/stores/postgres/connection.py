@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -100,6 +101,7 @@ class Trouble:
     is_soon: bool = False
 
 
+@lru_cache(maxsize=512)  # all our statements, in a few schemas
 def in_schema(text: str, schema: str) -> str:
     """Return a statement, or a script, for the tables in `schema`, which is a checked identifier."""
     return text if schema == DEFAULT_SCHEMA else _PLACE.sub(lambda found: found[1] + schema, text)
