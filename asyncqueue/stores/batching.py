@@ -189,7 +189,7 @@ class Batcher(Generic[Request, Answer]):
             batch.cancel()
             raise
         finally:
-            # at once: whoever comes before the event loop has noticed that this task is over must find the lane free
+            # at once: whoever comes before the event loop notices that this task is over must find the lane free
             if (lane := asyncio.current_task()) is not None:
                 self._lanes.discard(lane)
 
