@@ -34,10 +34,10 @@ __all__ = [
     "MIGRATE_TURN",
     "MOVED",
     "MOVED_COLUMNS",
+    "MOVE_COLUMNS",
     "MOVE_COUNT",
     "MOVE_EMPTY",
     "MOVE_FORGET",
-    "MOVE_HAS",
     "MOVE_LAST",
     "MOVE_LEASES",
     "MOVE_LOOK",
@@ -499,8 +499,11 @@ MOVE_UNSEAL: Final = (
     *(f"DROP TRIGGER IF EXISTS moving_sealed ON asyncqueue.{table}" for table in _SEALED),
     "DROP FUNCTION IF EXISTS asyncqueue.moving_refuse()",
 )
-MOVE_HAS: Final = """
-SELECT 1 FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1 AND relname = 'moving'
+# The columns of whatever is named so in the schema $1: it may be somebody else's.
+MOVE_COLUMNS: Final = """
+SELECT attname::text
+FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace JOIN pg_attribute ON attrelid = c.oid
+WHERE nspname = $1 AND relname = 'moving' AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 MOVE_LOOK: Final = "SELECT move, role, peer, stage FROM asyncqueue.moving"
 MOVE_MARK: Final = """
