@@ -1,8 +1,9 @@
 """What a queue on PostgreSQL costs: one claim in a million rows, a batch, and both after millions of jobs.
 
 `shapes`: the whole statement that claims 1 or 64 jobs, rolled back, in four shapes of the jobs table. `rates`:
-jobs enqueued and drained (claim and finish, no delivery) a second, and a thousand concurrent callers. `churn`: the
-claim's p99 while --jobs jobs go through a queue with a standing backlog, first twentieth against the last.
+jobs enqueued and drained (claim and finish, no delivery) a second, and a thousand concurrent callers. `queues`: a
+claim of 1 and of 64 jobs over so many queues. `churn`: the claim's p99 while --jobs jobs go through a queue with a
+standing backlog, first twentieth against the last.
 
 Runs on a server of its own (fsync and synchronous_commit on, otherwise as shipped), or on --url.
 """
@@ -22,7 +23,7 @@ from typing import Any
 import asyncpg
 
 from asyncqueue import Queue
-from asyncqueue.job import NewJob, Report
+from asyncqueue.job import NewJob, Release, Report
 from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.address import Address
 from asyncqueue.stores.postgres.connection import in_schema
@@ -30,7 +31,8 @@ from benchmarks.harness import table
 from benchmarks.results import machine
 from tests.postgres_server import Server
 
-PARTS = ("shapes", "rates", "churn")
+PARTS = ("shapes", "rates", "queues", "churn")
+QUEUES = (1, 64, 1_000)
 LATER_MS = 4_000_000_000_000
 BACKLOG = 5_000
 BATCH = 256
@@ -96,7 +98,7 @@ async def claim_cost(bench: Bench, runs: list[tuple[str, int, int]], repetitions
             transaction = connection.transaction()
             await transaction.start()
             started = time.perf_counter()
-            found = await connection.fetch(claim, None, ["default"], [limit], None, "w", 30_000)
+            found = await connection.fetch(claim, None, ["default"], [limit], None, "w", 30_000, 0)
             if repetition >= 3:  # plans made, pages in
                 times.append((time.perf_counter() - started) * 1000)
             await transaction.rollback()
@@ -156,6 +158,29 @@ async def run_rates(bench: Bench, jobs: int) -> None:
     print(table(("what", "jobs/s"), lines) + "\n")
 
 
+async def run_queues(bench: Bench, repetitions: int) -> None:
+    """Time claims over many queues; each gives back what it took."""
+    lines = []
+    for count in QUEUES:
+        url = bench.fresh()
+        async with Queue.open(url) as queue:
+            jobs = [NewJob(f"j{n}", 1, queue=f"q{n % count}") for n in range(20_000)]
+            for start in range(0, len(jobs), 5_000):
+                await queue.enqueue_many(jobs[start : start + 5_000])
+            medians = []
+            for limit in (1, 64):
+                times_ms = []
+                for _ in range(repetitions):
+                    started = time.perf_counter()
+                    held = await queue.claim("w", limit=limit)
+                    times_ms.append((time.perf_counter() - started) * 1000)
+                    await queue.release_many([Release(job) for job in held])
+                medians.append(f"{statistics.median(times_ms):.2f}")
+        lines.append((f"{count:,}", *medians))
+        await bench.drop(url)
+    print(table(("queues", "claim 1, median ms", "claim 64, median ms"), lines) + "\n")
+
+
 async def run_churn(bench: Bench, jobs: int) -> None:
     """Keep a backlog while jobs pass through, and time each claim."""
     url = bench.fresh()
@@ -210,6 +235,8 @@ async def run(options: argparse.Namespace, url: str) -> None:
         await run_shapes(bench, options.rows, options.repetitions)
     if "rates" in options.part:
         await run_rates(bench, options.rate_jobs)
+    if "queues" in options.part:
+        await run_queues(bench, options.repetitions)
     if "churn" in options.part:
         await run_churn(bench, options.jobs)
 

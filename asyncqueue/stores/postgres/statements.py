@@ -67,6 +67,7 @@ __all__ = [
     "REDRIVES",
     "RELEASE",
     "RENEW",
+    "RING",
     "SCHEMA_MAKE",
     "SCHEMA_MARK",
     "SCHEMA_STATE",
@@ -184,37 +185,58 @@ PENDING_TURN: Final = "SELECT pg_advisory_xact_lock('asyncqueue.counts'::regclas
 
 # --- claim -------------------------------------------------------------------------------------------
 
-# The first $3[n] eligible jobs of each queue $2[n], in order, locked; those that another transaction has locked
-# are passed over. `walk` visits the (priority, coarse bucket) pairs that hold live jobs by one seek each; a
-# coarse bucket in which nothing is due is skipped by one more (`hit`); inside one, each of its 128 fine buckets is
-# a range of the fine index, sorted by seq. Each step depends on the one before it, so the rows come in order
-# without a sort of all, and no row is locked that is not taken.
-_PICK: Final = """
-SELECT job.* FROM unnest($2::text[], $3::int[]) AS wanted(name, room)
-CROSS JOIN LATERAL (
-  WITH RECURSIVE walk(p, b) AS (
-    (SELECT -priority, seq >> 14 FROM asyncqueue.jobs WHERE due IS NOT NULL AND queue = name
-     ORDER BY -priority, seq >> 14 LIMIT 1)
-    UNION ALL
-    SELECT further.* FROM walk CROSS JOIN LATERAL (
-      SELECT -priority, seq >> 14 FROM asyncqueue.jobs
-      WHERE due IS NOT NULL AND queue = name AND (-priority, seq >> 14) > (p, b)
-      ORDER BY -priority, seq >> 14 LIMIT 1) AS further
-  )
-  SELECT found.* FROM walk
-  CROSS JOIN LATERAL (
-    SELECT b << 7 AS first FROM asyncqueue.jobs
-    WHERE queue = name AND -priority = p AND seq >> 14 = b AND due <= {now} LIMIT 1) AS hit
-  CROSS JOIN LATERAL generate_series(first, first + 127) AS fine
-  CROSS JOIN LATERAL (
-    SELECT seq, queue, priority, status, token, attempts, owner FROM asyncqueue.jobs
-    WHERE queue = name AND -priority = p AND seq >> 7 = fine AND due <= {now}
-      AND deadline > {now} AND attempts < max_attempts AND ($4::text[] IS NULL OR kind = ANY($4::text[]))
-    ORDER BY seq {lock}) AS found
-  LIMIT room) AS job
+# The priorities that live jobs have, as -priority, the best first; one seek each.
+_LEVELS: Final = """
+levels(p) AS (
+  (SELECT -priority FROM asyncqueue.jobs WHERE due IS NOT NULL ORDER BY -priority LIMIT 1)
+  UNION ALL
+  SELECT further.* FROM levels CROSS JOIN LATERAL (
+    SELECT -priority FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority > p
+    ORDER BY -priority LIMIT 1) AS further
+)
 """
-_PICK_UNLOCKED: Final = _PICK.format(now=_NOW, lock="")
-PICK: Final = f"SELECT queue, seq, priority, status FROM ({_PICK_UNLOCKED}) AS picked"  # noqa: S608 - constants
+# The coarse buckets of 16384 seqs that hold live jobs of queue `name` at level `p`; one seek each.
+_BUCKETS: Final = """
+WITH RECURSIVE buckets(b) AS (
+  (SELECT seq >> 14 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue = name
+   ORDER BY -priority, queue, seq >> 14 LIMIT 1)
+  UNION ALL
+  SELECT further.* FROM buckets CROSS JOIN LATERAL (
+    SELECT seq >> 14 FROM asyncqueue.jobs
+    WHERE due IS NOT NULL AND -priority = p AND queue = name AND seq >> 14 > b
+    ORDER BY -priority, queue, seq >> 14 LIMIT 1) AS further
+)
+SELECT b FROM buckets
+"""
+# The eligible jobs of queue `name` at level `p`, in order. A coarse bucket in which nothing is due is skipped by
+# one seek (`hit`); inside one, each fine bucket of 128 seqs, from the first that holds a live job, is a range of
+# the fine index, sorted by seq. Each step depends on the one before it, so the rows come in order without a sort
+# of all, and no row is locked that is not taken; those that another transaction has locked are passed over.
+_FOUND: Final = f"""
+({_BUCKETS}) AS walk
+CROSS JOIN LATERAL (
+  SELECT FROM asyncqueue.jobs
+  WHERE -priority = p AND queue = name AND seq >> 14 = b AND due <= {{now}} LIMIT 1) AS hit
+CROSS JOIN LATERAL (
+  SELECT seq >> 7 AS first FROM asyncqueue.jobs
+  WHERE due IS NOT NULL AND -priority = p AND queue = name AND seq >> 7 >= b << 7
+  ORDER BY -priority, queue, seq >> 7 LIMIT 1) AS live
+CROSS JOIN LATERAL generate_series(first, (b << 7) + 127) AS fine
+CROSS JOIN LATERAL (
+  SELECT seq, queue, priority, status, token, attempts, owner FROM asyncqueue.jobs
+  WHERE -priority = p AND queue = name AND seq >> 7 = fine AND due <= {{now}}
+    AND deadline > {{now}} AND attempts < max_attempts AND ($4::text[] IS NULL OR kind = ANY($4::text[]))
+  ORDER BY seq {{lock}}) AS found
+"""  # noqa: S608 - a constant, joined from a constant
+# The first $3[n] eligible jobs of each queue $2[n], whatever their level.
+PICK: Final = f"""
+WITH RECURSIVE {_LEVELS}
+SELECT queue, seq, priority, status FROM unnest($2::text[], $3::int[]) AS wanted(name, room)
+CROSS JOIN LATERAL (
+  SELECT found.* FROM levels CROSS JOIN LATERAL (
+    SELECT found.* FROM {_FOUND.format(now=_NOW, lock="")} LIMIT room) AS found
+  LIMIT room) AS job
+"""  # noqa: S608 - a constant, joined from constants
 
 # Live jobs that must die instead; split so that each part has its own partial index.
 _SWEEPABLE: Final = f"""
@@ -225,23 +247,54 @@ SELECT seq FROM asyncqueue.jobs
 WHERE due IS NOT NULL AND attempts >= max_attempts AND deadline > {_NOW} AND (status = 'pending' OR due <= {_NOW})
 """  # noqa: S608 - a constant, joined from constants
 
-# What a claim must know first, in one answer: the queues with live jobs that are not paused, and (as NULL) whether
-# there are jobs to sweep.
+# What a claim must know first, in one answer: the levels of live jobs, with the first queue at each and whether
+# there are more (levels of one paused queue left out); and (as NULLs) whether there are jobs to sweep.
 LOOK: Final = f"""
-WITH RECURSIVE names(name) AS (
-  (SELECT queue FROM asyncqueue.jobs WHERE due IS NOT NULL ORDER BY queue LIMIT 1)
-  UNION ALL
-  SELECT further.queue FROM names CROSS JOIN LATERAL (
-    SELECT queue FROM asyncqueue.jobs WHERE due IS NOT NULL AND queue > name ORDER BY queue LIMIT 1) AS further
-)
-SELECT name FROM names WHERE NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = names.name AND paused)
+WITH RECURSIVE {_LEVELS}
+SELECT p, name, has_more FROM levels
+CROSS JOIN LATERAL (
+  SELECT queue AS name FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p
+  ORDER BY -priority, queue LIMIT 1) AS first
+CROSS JOIN LATERAL (
+  SELECT EXISTS (
+    SELECT FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue > name) AS has_more) AS others
+WHERE has_more OR NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = first.name AND paused)
 UNION ALL
-SELECT NULL WHERE EXISTS ({_SWEEPABLE})
-"""  # noqa: S608 - a constant, joined from a constant
+SELECT NULL, NULL, NULL WHERE EXISTS ({_SWEEPABLE})
+"""  # noqa: S608 - a constant, joined from constants
 
-# $5 owner, $6 lease in ms. Also what each was before, for the history of a lease that was lost.
+# At level $2: the first $5 queues after $3, up to $6, in which something is due; of the queues $7 and the kinds $4
+# only, if these are given.
+RING: Final = f"""
+WITH RECURSIVE ring(p, name) AS (
+  (SELECT -priority, queue FROM asyncqueue.jobs
+   WHERE due IS NOT NULL AND -priority = $2::int AND queue > $3::text
+   ORDER BY -priority, queue LIMIT 1)
+  UNION ALL
+  SELECT further.* FROM ring CROSS JOIN LATERAL (
+    SELECT -priority, queue FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue > name
+    ORDER BY -priority, queue LIMIT 1) AS further
+  WHERE $6::text IS NULL OR name < $6
+)
+SELECT name FROM ring
+CROSS JOIN LATERAL (
+  SELECT FROM ({_BUCKETS}) AS walk CROSS JOIN LATERAL (
+    SELECT FROM asyncqueue.jobs
+    WHERE -priority = p AND queue = name AND seq >> 14 = b AND due <= {_NOW}
+      AND ($4::text[] IS NULL OR kind = ANY($4::text[])) LIMIT 1) AS hit
+  LIMIT 1) AS due
+WHERE ($6::text IS NULL OR name <= $6) AND ($7::text[] IS NULL OR name = ANY($7::text[]))
+  AND NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = ring.name AND paused)
+LIMIT $5
+"""  # noqa: S608 - a constant, joined from constants
+
+# The first $3[n] eligible jobs of each queue $2[n] at level $7; $5 owner, $6 lease in ms. Also what each was
+# before, for the history of a lease that was lost.
 CLAIM: Final = f"""
-WITH picked AS MATERIALIZED ({_PICK.format(now=_NOW, lock="FOR UPDATE SKIP LOCKED")})
+WITH picked AS MATERIALIZED (
+  SELECT job.* FROM unnest($2::text[], $3::int[]) AS wanted(name, room) CROSS JOIN (SELECT $7::int AS p) AS level
+  CROSS JOIN LATERAL (
+    SELECT found.* FROM {_FOUND.format(now=_NOW, lock="FOR UPDATE SKIP LOCKED")} LIMIT room) AS job)
 UPDATE asyncqueue.jobs SET status = 'leased', attempts = jobs.attempts + 1, token = jobs.token + 1, owner = $5,
   lease_until = least({_NOW} + $6::bigint, deadline), reason = NULL
 FROM picked WHERE jobs.seq = picked.seq
@@ -438,14 +491,14 @@ REDRIVES: Final = "SELECT coalesce(sum(rows_now), 0)::bigint FROM asyncqueue.tot
 
 # The smallest due time over all coarse buckets that hold live jobs: one seek a bucket.
 _WALK: Final = """
-WITH RECURSIVE walk(q, p, b, due) AS (
-  (SELECT queue, -priority, seq >> 14, due FROM asyncqueue.jobs WHERE due IS NOT NULL
-   ORDER BY queue, -priority, seq >> 14, due LIMIT 1)
+WITH RECURSIVE walk(p, q, b, due) AS (
+  (SELECT -priority, queue, seq >> 14, due FROM asyncqueue.jobs WHERE due IS NOT NULL
+   ORDER BY -priority, queue, seq >> 14, due LIMIT 1)
   UNION ALL
   SELECT further.* FROM walk CROSS JOIN LATERAL (
-    SELECT queue, -priority, seq >> 14, due FROM asyncqueue.jobs
-    WHERE due IS NOT NULL AND (queue, -priority, seq >> 14) > (q, p, b)
-    ORDER BY queue, -priority, seq >> 14, due LIMIT 1) AS further
+    SELECT -priority, queue, seq >> 14, due FROM asyncqueue.jobs
+    WHERE due IS NOT NULL AND (-priority, queue, seq >> 14) > (p, q, b)
+    ORDER BY -priority, queue, seq >> 14, due LIMIT 1) AS further
 )
 """
 NEXT_DUE: Final = f"""{_WALK}

@@ -42,7 +42,6 @@ T = TypeVar("T")
 # over all of them.
 _SWEEP_MAX: Final = 4_096
 _DETAIL_MAX: Final = 10_000
-_PICKS_MAX: Final = 3  # looks of one claim over several queues while others take what it saw
 _UNEXPLAINED: Final = FailedAttempt("")
 _LOST: Final = FailedAttempt("lease ran out without a report", "unknown")
 _CANCELLED: Final = FailedAttempt("cancelled while it was leased", "unknown")
@@ -109,53 +108,39 @@ class PostgresTransaction:
 
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """See `stores.base.Transaction`."""
-        names = [row[0] for row in await self._timed(statements.LOOK)]
-        if None in names:
+        levels = await self._timed(statements.LOOK)
+        if any(level is None for level, _name, _has_more in levels):
             await self.sweep(_SWEEP_MAX)
-        wanted = [name for name in names if name is not None and (claim.queues is None or name in claim.queues)]
-        if not wanted:
-            return []
-        if len(wanted) == 1:
-            taken = await self._take({wanted[0]: claim.limit}, claim)
-            taken.sort(key=lambda row: (-row["priority"], row["seq"]))
-        else:
-            taken = await self._take_in_turns(wanted, claim)
+        taken: list[Any] = []
+        for level, name, has_more in levels:  # the best first
+            if level is None or len(taken) == claim.limit:
+                break
+            if has_more:
+                taken += await self._take_in_turns(level, claim.limit - len(taken), claim)
+            elif claim.queues is None or name in claim.queues:
+                taken += await self._take(level, {name: claim.limit - len(taken)}, claim)
         await self._remember(
             (row["id"], row[15], row[16], row[17], "lost", _LOST) for row in taken if row[14] == Status.LEASED
         )
         return [LeasedJob(*row[:_LEASED_COLUMNS]) for row in taken]
 
-    async def _take(self, rooms: dict[str, int], claim: Claim) -> list[Any]:
-        """Lease up to so many jobs of each queue."""
+    async def _take(self, level: int, rooms: dict[str, int], claim: Claim) -> list[Any]:
+        """Lease up to so many jobs of each queue at this level; in the order of their seq."""
         kinds = None if claim.kinds is None else list(claim.kinds)
-        return await self._timed(statements.CLAIM, [*rooms], [*rooms.values()], kinds, claim.owner, claim.lease_ms)
+        wanted = ([*rooms], [*rooms.values()], kinds)
+        rows = await self._timed(statements.CLAIM, *wanted, claim.owner, claim.lease_ms, level)
+        return sorted(rows, key=itemgetter("seq"))
 
-    async def _take_in_turns(self, names: list[str], claim: Claim) -> list[Any]:
-        """Look at what the queues offer, then take from each as much as its turns give it, in their order."""
-        taken: list[Any] = []
-        for _look in range(_PICKS_MAX):
-            left = claim.limit - len(taken)
-            order = await self._order(names, left, claim)
-            if not order:
-                break
-            rows = await self._take(dict(Counter(order)), claim)
-            rows.sort(key=lambda row: (-row["priority"], row["seq"]))
-            lines = {name: iter([row for row in rows if row["queue"] == name]) for name in names}
-            found = [row for name in order if (row := next(lines[name], None)) is not None]
-            taken += sorted(found, key=lambda row: -row["priority"])
-            if len(rows) == len(order):
-                break
-        return taken
-
-    async def _order(self, names: list[str], limit: int, claim: Claim) -> list[str]:
-        """Return whose turn it is, one name for each job that is there to be taken."""
+    async def _take_in_turns(self, level: int, limit: int, claim: Claim) -> list[Any]:
+        """Lease jobs of several queues at this level, in their turns."""
         kinds = None if claim.kinds is None else list(claim.kinds)
-        offered: dict[str, Counter[int]] = {}
-        start = 0
-        for name, seq, priority, _status in await self._timed(statements.PICK, names, [limit] * len(names), kinds):
-            offered.setdefault(name, Counter())[priority] += 1
-            start += seq
-        return self._turns.take(offered, limit, start)
+        queues = None if claim.queues is None else list(claim.queues)
+
+        async def ring(after: str, until: str | None, count: int) -> list[str]:
+            rows = await self._timed(statements.RING, level, after, kinds, count, until, queues)
+            return [row[0] for row in rows]
+
+        return await self._turns.claim(level, limit, ring, lambda rooms: self._take(level, rooms, claim))
 
     async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """See `stores.base.Transaction`."""
