@@ -23,7 +23,7 @@ from typing import Any
 import asyncpg
 
 from asyncqueue import Queue
-from asyncqueue.job import NewJob, Release, Report
+from asyncqueue.job import NewJob, Report
 from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.address import Address
 from asyncqueue.stores.postgres.connection import in_schema
@@ -159,7 +159,7 @@ async def run_rates(bench: Bench, jobs: int) -> None:
 
 
 async def run_queues(bench: Bench, repetitions: int) -> None:
-    """Time claims over many queues; each gives back what it took."""
+    """Time claims over many queues."""
     lines = []
     for count in QUEUES:
         url = bench.fresh()
@@ -174,7 +174,7 @@ async def run_queues(bench: Bench, repetitions: int) -> None:
                     started = time.perf_counter()
                     held = await queue.claim("w", limit=limit)
                     times_ms.append((time.perf_counter() - started) * 1000)
-                    await queue.release_many([Release(job) for job in held])
+                    await queue.finish_many([Report.ok(job) for job in held])
                 medians.append(f"{statistics.median(times_ms):.2f}")
         lines.append((f"{count:,}", *medians))
         await bench.drop(url)
