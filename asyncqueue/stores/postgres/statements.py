@@ -195,11 +195,13 @@ levels(p) AS (
     ORDER BY -priority LIMIT 1) AS further
 )
 """
-# The coarse buckets of 16384 seqs that hold live jobs of queue `name` at level `p`; one seek each.
+# The coarse buckets of 16384 seqs that hold live jobs of queue `name` at level `p`; one seek each. The first one
+# is that of the fine bucket `floor`, if there is one.
 _BUCKETS: Final = """
 WITH RECURSIVE buckets(b) AS (
-  (SELECT seq >> 14 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue = name
-   ORDER BY -priority, queue, seq >> 14 LIMIT 1)
+  SELECT coalesce({floor} >> 7, (
+    SELECT seq >> 14 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue = name
+    ORDER BY -priority, queue, seq >> 14 LIMIT 1))
   UNION ALL
   SELECT further.* FROM buckets CROSS JOIN LATERAL (
     SELECT seq >> 14 FROM asyncqueue.jobs
@@ -215,11 +217,15 @@ SELECT b FROM buckets
 _FOUND: Final = f"""
 ({_BUCKETS}) AS walk
 CROSS JOIN LATERAL (
-  SELECT FROM asyncqueue.jobs
-  WHERE -priority = p AND queue = name AND seq >> 14 = b AND due <= {{now}} LIMIT 1) AS hit
+  SELECT 1 WHERE b = {{floor}} >> 7
+  UNION ALL
+  (SELECT 1 FROM asyncqueue.jobs
+   WHERE -priority = p AND queue = name AND seq >> 14 = b AND due <= {{now}} LIMIT 1)
+  LIMIT 1) AS hit
 CROSS JOIN LATERAL (
   SELECT seq >> 7 AS first FROM asyncqueue.jobs
-  WHERE due IS NOT NULL AND -priority = p AND queue = name AND seq >> 7 >= b << 7
+  WHERE due IS NOT NULL AND -priority = p AND queue = name
+    AND seq >> 7 >= greatest(b << 7, {{floor}})
   ORDER BY -priority, queue, seq >> 7 LIMIT 1) AS live
 CROSS JOIN LATERAL generate_series(first, (b << 7) + 127) AS fine
 CROSS JOIN LATERAL (
@@ -234,7 +240,7 @@ WITH RECURSIVE {_LEVELS}
 SELECT queue, seq, priority, status FROM unnest($2::text[], $3::int[]) AS wanted(name, room)
 CROSS JOIN LATERAL (
   SELECT found.* FROM levels CROSS JOIN LATERAL (
-    SELECT found.* FROM {_FOUND.format(now=_NOW, lock="")} LIMIT room) AS found
+    SELECT found.* FROM {_FOUND.format(now=_NOW, lock="", floor="NULL::bigint")} LIMIT room) AS found
   LIMIT room) AS job
 """  # noqa: S608 - a constant, joined from constants
 
@@ -278,7 +284,7 @@ WITH RECURSIVE ring(p, name) AS (
 )
 SELECT name FROM ring
 CROSS JOIN LATERAL (
-  SELECT FROM ({_BUCKETS}) AS walk CROSS JOIN LATERAL (
+  SELECT FROM ({_BUCKETS.format(floor="NULL::bigint")}) AS walk CROSS JOIN LATERAL (
     SELECT FROM asyncqueue.jobs
     WHERE -priority = p AND queue = name AND seq >> 14 = b AND due <= {_NOW}
       AND ($4::text[] IS NULL OR kind = ANY($4::text[])) LIMIT 1) AS hit
@@ -288,19 +294,38 @@ WHERE ($6::text IS NULL OR name <= $6) AND ($7::text[] IS NULL OR name = ANY($7:
 LIMIT $5
 """  # noqa: S608 - a constant, joined from constants
 
-# The first $3[n] eligible jobs of each queue $2[n] at level $7; $5 owner, $6 lease in ms. Also what each was
-# before, for the history of a lease that was lost.
+# Whether the claim of queue $2[1] at level $7 is all that LOOK would name, and nothing is to be swept.
+_ALONE: Final = f"""
+(SELECT 1 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority < $7 ORDER BY -priority LIMIT 1) IS NULL
+AND (SELECT 1 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = $7 AND queue < ($2::text[])[1]
+     ORDER BY -priority, queue LIMIT 1) IS NULL
+AND (SELECT 1 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = $7 AND queue > ($2::text[])[1]
+     ORDER BY -priority, queue LIMIT 1) IS NULL
+AND NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = ($2::text[])[1] AND paused)
+AND NOT EXISTS ({_SWEEPABLE})
+"""  # noqa: S608 - a constant, joined from a constant
+# The first $3[n] eligible jobs of each queue $2[n] at level $7; $5 owner, $6 lease in ms. $8 is a fine bucket
+# before which the queue $2[1] has no live job, or NULL: entries of jobs that have ended stay in an index until the
+# next vacuum, and would all be passed over again. Given one, nothing is claimed unless that queue is alone. Also
+# what each job was before, for the history of a lease that was lost, and the queue's first fine bucket with a live
+# job.
 CLAIM: Final = f"""
 WITH picked AS MATERIALIZED (
-  SELECT job.* FROM unnest($2::text[], $3::int[]) AS wanted(name, room) CROSS JOIN (SELECT $7::int AS p) AS level
+  SELECT job.* FROM unnest($2::text[], $3::int[]) AS wanted(name, room)
+  CROSS JOIN (SELECT $7::int AS p WHERE $8::bigint IS NULL OR ({_ALONE})) AS level
   CROSS JOIN LATERAL (
-    SELECT found.* FROM {_FOUND.format(now=_NOW, lock="FOR UPDATE SKIP LOCKED")} LIMIT room) AS job)
+    SELECT found.* FROM {_FOUND.format(now=_NOW, lock="FOR UPDATE SKIP LOCKED", floor="$8::bigint")}
+    LIMIT room) AS job)
 UPDATE asyncqueue.jobs SET status = 'leased', attempts = jobs.attempts + 1, token = jobs.token + 1, owner = $5,
   lease_until = least({_NOW} + $6::bigint, deadline), reason = NULL
 FROM picked WHERE jobs.seq = picked.seq
 RETURNING jobs.id, qty, jobs.owner, jobs.token, jobs.attempts, lease_until, jobs.queue, kind, payload,
   jobs.priority, max_attempts, deadline, lease_until - {_NOW}, jobs.seq, picked.status, picked.token,
-  picked.attempts, picked.owner
+  picked.attempts, picked.owner, (
+    SELECT seq >> 7 FROM asyncqueue.jobs
+    WHERE due IS NOT NULL AND -priority = $7 AND queue = ($2::text[])[1]
+      AND seq >> 7 >= coalesce($8::bigint, '-9223372036854775808')
+    ORDER BY -priority, queue, seq >> 7 LIMIT 1) AS floor
 """  # noqa: S608 - a constant, joined from constants
 
 SWEEP: Final = f"""

@@ -30,6 +30,7 @@ from asyncqueue.stores.postgres import schema, statements
 from asyncqueue.stores.postgres.address import Address
 from asyncqueue.stores.postgres.connection import Connection, Database, Profile, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
+from asyncqueue.stores.postgres.floor import Floor
 from asyncqueue.stores.postgres.listen import Listener
 from asyncqueue.stores.postgres.turns import Turns
 from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
@@ -57,13 +58,20 @@ Ended = tuple[str, int, int, str, str, FailedAttempt]
 class PostgresTransaction:
     """The verbs on a connection whose transaction is open; commits and rolls back nothing itself."""
 
-    def __init__(
-        self, connection: Connection, now_ms: int | None, rules: Rules, turns: Turns, render: Callable[[str], str]
+    def __init__(  # noqa: PLR0913, PLR0917 - made in one place
+        self,
+        connection: Connection,
+        now_ms: int | None,
+        rules: Rules,
+        turns: Turns,
+        floor: Floor | None,
+        render: Callable[[str], str],
     ) -> None:
         self._connection = connection
         self._now_ms = now_ms  # None: the server's clock
         self._rules = rules
         self._turns = turns
+        self.floor = floor  # to be kept once it is committed
         self._render = render
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
@@ -108,27 +116,47 @@ class PostgresTransaction:
 
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """See `stores.base.Transaction`."""
-        levels = await self._timed(statements.LOOK)
-        if any(level is None for level, _name, _has_more in levels):
-            await self.sweep(_SWEEP_MAX)
-        taken: list[Any] = []
-        for level, name, has_more in levels:  # the best first
-            if level is None or len(taken) == claim.limit:
-                break
-            if has_more:
-                taken += await self._take_in_turns(level, claim.limit - len(taken), claim)
-            elif claim.queues is None or name in claim.queues:
-                taken += await self._take(level, {name: claim.limit - len(taken)}, claim)
+        taken = await self._take_above(self.floor, claim) if self.floor is not None else []
+        if len(taken) < claim.limit:
+            self.floor = None
+            taken += await self._take_all(claim, claim.limit - len(taken))
         await self._remember(
             (row["id"], row[15], row[16], row[17], "lost", _LOST) for row in taken if row[14] == Status.LEASED
         )
         return [LeasedJob(*row[:_LEASED_COLUMNS]) for row in taken]
 
-    async def _take(self, level: int, rooms: dict[str, int], claim: Claim) -> list[Any]:
+    async def _take_above(self, floor: Floor, claim: Claim) -> list[Any]:
+        """Lease jobs of the only queue there is, if it still is; where it begins is known."""
+        if not floor.holds or (claim.queues is not None and floor.queue not in claim.queues):
+            return []
+        rows = await self._take(floor.level, {floor.queue: claim.limit}, claim, floor.bucket)
+        if rows:
+            self.floor = floor.raised(rows)
+        return rows
+
+    async def _take_all(self, claim: Claim, limit: int) -> list[Any]:
+        """Lease jobs of whatever levels and queues there are."""
+        levels = await self._timed(statements.LOOK)
+        if any(level is None for level, _name, _has_more in levels):
+            await self.sweep(_SWEEP_MAX)
+        taken: list[Any] = []
+        for level, name, has_more in levels:  # the best first
+            if level is None or len(taken) == limit:
+                break
+            if has_more:
+                taken += await self._take_in_turns(level, limit - len(taken), claim)
+            elif claim.queues is None or name in claim.queues:
+                rows = await self._take(level, {name: limit - len(taken)}, claim)
+                if not taken and level == levels[0][0]:
+                    self.floor = Floor.seen(rows, level, name)
+                taken += rows
+        return taken
+
+    async def _take(self, level: int, rooms: dict[str, int], claim: Claim, floor: int | None = None) -> list[Any]:
         """Lease up to so many jobs of each queue at this level; in the order of their seq."""
         kinds = None if claim.kinds is None else list(claim.kinds)
         wanted = ([*rooms], [*rooms.values()], kinds)
-        rows = await self._timed(statements.CLAIM, *wanted, claim.owner, claim.lease_ms, level)
+        rows = await self._timed(statements.CLAIM, *wanted, claim.owner, claim.lease_ms, level, floor)
         return sorted(rows, key=itemgetter("seq"))
 
     async def _take_in_turns(self, level: int, limit: int, claim: Claim) -> list[Any]:
@@ -246,6 +274,7 @@ class PostgresTransaction:
 
     async def redrive(self, redrives: Sequence[Redrive]) -> list[bool | NotDead]:
         """See `stores.base.Transaction`."""
+        self.floor = None
         first: dict[str, Redrive] = {}
         for redrive in redrives:
             first.setdefault(redrive.id, redrive)
@@ -331,6 +360,7 @@ class PostgresStore:
         self._clock = clock
         self._rules = rules
         self._turns = Turns()
+        self._floor: Floor | None = None
         self._listener = Listener(database)
 
     @classmethod
@@ -377,13 +407,21 @@ class PostgresStore:
 
     async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:  # noqa: ARG002
         """See `stores.base.Store`; `inline` makes no difference here."""
+        before = self._floor
+        made: list[PostgresTransaction] = []
 
         async def run(connection: Connection) -> T:
-            return await work(
-                PostgresTransaction(connection, self._now_ms(), self._rules, self._turns, self._database.sql)
-            )
+            made[:] = [
+                PostgresTransaction(
+                    connection, self._now_ms(), self._rules, self._turns, before, self._database.sql
+                )
+            ]
+            return await work(made[0])
 
-        return await self._database.write(run)
+        result = await self._database.write(run)
+        if made[0].floor is not before:
+            self._floor = made[0].floor
+        return result
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See `stores.base.Store`."""
