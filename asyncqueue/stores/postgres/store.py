@@ -507,10 +507,10 @@ class PostgresStore:
             ((due, now_ms),) = await self._database.read(statements.NEXT_DUE_OF_KINDS, *asked)
         return None if due is None else max(0, due - now_ms)
 
-    async def version(self) -> int:
+    async def version(self, *, of_ends: bool = False) -> int:
         """See `stores.base.Store`."""
         self._database.check_usable()
-        return await self._listener.version()
+        return await (self._listener.asked() if of_ends else self._listener.version())
 
     async def close(self) -> None:
         """See `stores.base.Store`."""

@@ -557,8 +557,8 @@ class SqliteStore:
         due = min((due for due in dues if due is not None), default=None)
         return None if due is None else max(0, due - self._clock.now_ms())
 
-    async def version(self) -> int:
-        """See `stores.base.Store`."""
+    async def version(self, *, of_ends: bool = False) -> int:  # noqa: ARG002
+        """See `stores.base.Store`; `of_ends` makes no difference here."""
         return await self._database.data_version()
 
     async def close(self) -> None:
