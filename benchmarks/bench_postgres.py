@@ -2,7 +2,8 @@
 
 `shapes`: the whole statement that claims 1 or 64 jobs, rolled back, in four shapes of the jobs table. `rates`:
 jobs enqueued and drained (claim and finish, no delivery) a second, and a thousand concurrent callers. `queues`: a
-claim of 1 and of 64 jobs over so many queues. `churn`: the claim's p99 while --jobs jobs go through a queue with a
+claim of 1 and of 64 jobs over so many queues. `room`: the same churn with other fill factors and vacuum thresholds
+of the jobs table (a server of our own looks for tables to vacuum every 5 s meanwhile). `churn`: the claim's p99 while --jobs jobs go through a queue with a
 standing backlog, first twentieth against the last.
 
 Runs on a server of its own (fsync and synchronous_commit on, otherwise as shipped), or on --url.
@@ -31,10 +32,18 @@ from benchmarks.harness import table
 from benchmarks.results import machine
 from tests.postgres_server import Server
 
-PARTS = ("shapes", "rates", "queues", "churn")
+PARTS = ("shapes", "rates", "queues", "room", "churn")
 QUEUES = (1, 64, 1_000)
 LATER_MS = 4_000_000_000_000
 BACKLOG = 5_000
+ROOMS = (
+    *(f"fillfactor = {percent}" for percent in (100, 90, 85, 70, 50)),
+    *(f"autovacuum_vacuum_threshold = {rows}" for rows in (1_000, 20_000, 200_000)),
+)
+SIZES = """
+SELECT pg_relation_size(relid) >> 20, pg_indexes_size(relid) >> 20, 100 * n_tup_hot_upd / greatest(n_tup_upd, 1)
+FROM pg_stat_user_tables WHERE relid = 'asyncqueue.jobs'::regclass
+"""
 BATCH = 256
 
 FILL = """
@@ -181,9 +190,8 @@ async def run_queues(bench: Bench, repetitions: int) -> None:
     print(table(("queues", "claim 1, median ms", "claim 64, median ms"), lines) + "\n")
 
 
-async def run_churn(bench: Bench, jobs: int) -> None:
-    """Keep a backlog while jobs pass through, and time each claim."""
-    url = bench.fresh()
+async def churned(url: str, jobs: int) -> tuple[list[float], float]:
+    """Keep a backlog while jobs pass through; return the milliseconds of each claim, and jobs a second."""
     backlog = min(BACKLOG, jobs // 4)
     times_ms: list[float] = []
     async with Queue.open(url) as queue:
@@ -198,7 +206,45 @@ async def run_churn(bench: Bench, jobs: int) -> None:
             done += len(held)
             await enqueue(queue, added, len(held))
             added += len(held)
-        rate = done / (time.perf_counter() - started)
+        return times_ms, done / (time.perf_counter() - started)
+
+
+async def run_room(bench: Bench, jobs: int, *, is_ours: bool) -> None:
+    """Let jobs pass with each setting of the table, and look at its size."""
+    lines = []
+    if is_ours:
+        connection, _schema = await bench.connect(bench.fresh())
+        await connection.execute("ALTER SYSTEM SET autovacuum_naptime = '5s'")
+        await connection.execute("SELECT pg_reload_conf()")
+        await connection.close()
+    for setting in ROOMS:
+        url = bench.fresh()
+        async with Queue.open(url):
+            pass
+        connection, schema = await bench.connect(url)
+        await connection.execute(in_schema(f"ALTER TABLE asyncqueue.jobs SET ({setting})", schema))
+        times_ms, rate = await churned(url, jobs)
+        sizes = await connection.fetchrow(in_schema(SIZES, schema))
+        await connection.close()
+        await bench.drop(url)
+        p99 = sorted(times_ms)[int(len(times_ms) * 0.99)]
+        lines.append((setting, f"{rate:,.0f}", f"{statistics.median(times_ms):.2f}", f"{p99:.2f}", *sizes))
+    header = (
+        "setting",
+        "jobs/s",
+        "claim, median ms",
+        "p99 ms",
+        "table, MB",
+        "indexes, MB",
+        "% of updates in their page",
+    )
+    print(f"{jobs:,} jobs pass:\n\n" + table(header, lines) + "\n")
+
+
+async def run_churn(bench: Bench, jobs: int) -> None:
+    """Let jobs pass, and compare the first claims with the last ones."""
+    url = bench.fresh()
+    times_ms, rate = await churned(url, jobs)
     await bench.drop(url)
     part = max(1, len(times_ms) // 20)
     windows = (times_ms[:part], times_ms[-part:], times_ms)
@@ -239,6 +285,8 @@ async def run(options: argparse.Namespace, url: str) -> None:
         await run_queues(bench, options.repetitions)
     if "churn" in options.part:
         await run_churn(bench, options.jobs)
+    if "room" in options.part:  # the last: it changes the server
+        await run_room(bench, options.room_jobs, is_ours=options.url is None)
 
 
 def main() -> None:
@@ -248,6 +296,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repetitions", type=int, default=50)
     parser.add_argument("--rate-jobs", type=int, default=50_000)
+    parser.add_argument("--room-jobs", type=int, default=200_000, help="how many pass with each setting")
     parser.add_argument("--jobs", type=int, default=2_000_000, help="how many pass in the churn")
     options = parser.parse_args()
     options.part = options.part or PARTS
