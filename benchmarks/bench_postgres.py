@@ -2,9 +2,9 @@
 
 `shapes`: the whole statement that claims 1 or 64 jobs, rolled back, in four shapes of the jobs table. `rates`:
 jobs enqueued and drained (claim and finish, no delivery) a second, and a thousand concurrent callers. `queues`: a
-claim of 1 and of 64 jobs over so many queues. `room`: the same churn with other fill factors and vacuum thresholds
-of the jobs table (a server of our own looks for tables to vacuum every 5 s meanwhile). `churn`: the claim's p99 while --jobs jobs go through a queue with a
-standing backlog, first twentieth against the last.
+claim of 1 and of 64 jobs over so many queues. `churn`: the claim's p99 while --jobs jobs go through a queue with a
+standing backlog, first twentieth against the last. `room`: --room-jobs go through with other fill factors and
+vacuum thresholds of the jobs table; a server of our own looks for tables to vacuum every 5 s then.
 
 Runs on a server of its own (fsync and synchronous_commit on, otherwise as shipped), or on --url.
 """
