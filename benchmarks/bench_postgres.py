@@ -4,7 +4,8 @@
 jobs enqueued and drained (claim and finish, no delivery) a second, and a thousand concurrent callers. `queues`: a
 claim of 1 and of 64 jobs over so many queues. `churn`: the claim's p99 while --jobs jobs go through a queue with a
 standing backlog, first twentieth against the last. `room`: --room-jobs go through with other fill factors and
-vacuum thresholds of the jobs table; a server of our own looks for tables to vacuum every 5 s then.
+vacuum thresholds of the jobs table; a server of our own looks for tables to vacuum every 5 s then. `notify`:
+commits a second of 1 to 8 writers that touch nothing in common, with and without a notification each.
 
 Runs on a server of its own (fsync and synchronous_commit on, otherwise as shipped), or on --url.
 """
@@ -32,10 +33,11 @@ from benchmarks.harness import table
 from benchmarks.results import machine
 from tests.postgres_server import Server
 
-PARTS = ("shapes", "rates", "queues", "room", "churn")
+PARTS = ("shapes", "rates", "queues", "notify", "room", "churn")
 QUEUES = (1, 64, 1_000)
 LATER_MS = 4_000_000_000_000
 BACKLOG = 5_000
+NOTIFY_S = 1.2
 ROOMS = (
     *(f"fillfactor = {percent}" for percent in (100, 90, 85, 70, 50)),
     *(f"autovacuum_vacuum_threshold = {rows}" for rows in (1_000, 20_000, 200_000)),
@@ -190,6 +192,40 @@ async def run_queues(bench: Bench, repetitions: int) -> None:
     print(table(("queues", "claim 1, median ms", "claim 64, median ms"), lines) + "\n")
 
 
+async def commits(url: str, writers: int, text: str) -> float:
+    """Let each of so many writers commit `text` on a row of its own for a while; return commits a second."""
+    connections = [await asyncpg.connect(url) for _ in range(writers)]
+    done = 0
+    ends = time.perf_counter() + NOTIFY_S
+
+    async def work(number: int, connection: Any) -> None:
+        nonlocal done
+        while time.perf_counter() < ends:
+            await connection.execute(f"BEGIN; UPDATE bench_rows SET n = n + 1 WHERE id = {number}; {text}; COMMIT")
+            done += 1
+
+    started = time.perf_counter()
+    await asyncio.gather(*itertools.starmap(work, enumerate(connections)))
+    rate = done / (time.perf_counter() - started)
+    for connection in connections:
+        await connection.close()
+    return rate
+
+
+async def run_notify(url: str) -> None:
+    """Compare commits that notify with commits that do not."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("CREATE TABLE bench_rows (id int PRIMARY KEY, n int) WITH (fillfactor = 50)")
+    await connection.execute("INSERT INTO bench_rows SELECT n, 0 FROM generate_series(0, 15) AS n")
+    lines = []
+    for writers in (1, 4, 8):
+        rates = [await commits(url, writers, text) for text in ("SELECT 1", "NOTIFY bench_rows")]
+        lines.append((writers, *(f"{rate:,.0f}" for rate in rates)))
+    await connection.execute("DROP TABLE bench_rows")
+    await connection.close()
+    print(table(("writers", "commits/s", "commits/s, each notifies"), lines) + "\n")
+
+
 async def churned(url: str, jobs: int) -> tuple[list[float], float]:
     """Keep a backlog while jobs pass through; return the milliseconds of each claim, and jobs a second."""
     backlog = min(BACKLOG, jobs // 4)
@@ -283,6 +319,8 @@ async def run(options: argparse.Namespace, url: str) -> None:
         await run_rates(bench, options.rate_jobs)
     if "queues" in options.part:
         await run_queues(bench, options.repetitions)
+    if "notify" in options.part:
+        await run_notify(url)
     if "churn" in options.part:
         await run_churn(bench, options.jobs)
     if "room" in options.part:  # the last: it changes the server
