@@ -339,12 +339,12 @@ class Queue:
         """
         if timeout_ms is not None:
             check_int("timeout_ms", timeout_ms, PRODUCT.delay_ms)
-        version = await self._store.version()
+        version = await self._store.version(of_ends=True)
         job = await self._ended(id)
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             while job is None:
                 await self._changed_since(version)
-                version = await self._store.version()
+                version = await self._store.version(of_ends=True)
                 job = await self._ended(id)
         return job
 
@@ -355,7 +355,7 @@ class Queue:
         return job if job.status in (Status.DONE, Status.DEAD) else None
 
     async def _changed_since(self, version: int) -> None:
-        while await self._store.version() == version:  # noqa: ASYNC110 - other processes share no event
+        while await self._store.version(of_ends=True) == version:  # noqa: ASYNC110 - other processes share no event
             await asyncio.sleep(_WAIT_POLL_S)
 
     async def pause(self, queue: str) -> None:
@@ -541,9 +541,12 @@ class Queue:
         """
         return await self._store.next_due_ms(queues, kinds)
 
-    async def version(self) -> int:
-        """Return a number that changes when another connection has committed; cheap."""
-        return await self._store.version()
+    async def version(self, *, of_ends: bool = False) -> int:
+        """Return a number that changes when another connection has committed jobs that wait; cheap.
+
+        With `of_ends` it changes, too, when jobs have ended or are gone.
+        """
+        return await self._store.version(of_ends=of_ends)
 
     async def sweep(self, limit: int = 1_000) -> int:
         """Move up to `limit` (1-10,000) jobs without time or attempts left to dead; return how many."""
@@ -611,6 +614,8 @@ class _Opening:
 
 
 def _refusal(job: NewJob) -> InvalidJob | None:
+    if not isinstance(job, NewJob):
+        return InvalidJob(f"an item must be a NewJob, not {type(job).__name__}")
     try:
         job.check()
         _check_payload(job.payload)

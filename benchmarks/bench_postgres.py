@@ -1,8 +1,11 @@
 """What a queue on PostgreSQL costs: one claim in a million rows, a batch, and both after millions of jobs.
 
 `shapes`: the whole statement that claims 1 or 64 jobs, rolled back, in four shapes of the jobs table. `rates`:
-jobs enqueued and drained (claim and finish, no delivery) a second, and a thousand concurrent callers. `churn`: the
-claim's p99 while --jobs jobs go through a queue with a standing backlog, first twentieth against the last.
+jobs enqueued and drained (claim and finish, no delivery) a second, and a thousand concurrent callers. `queues`: a
+claim of 1 and of 64 jobs over so many queues. `churn`: the claim's p99 while --jobs jobs go through a queue with a
+standing backlog, first twentieth against the last. `room`: --room-jobs go through with other fill factors and
+vacuum thresholds of the jobs table; a server of our own looks for tables to vacuum every 5 s then. `notify`:
+commits a second of 1 to 8 writers that touch nothing in common, with and without a notification each.
 
 Runs on a server of its own (fsync and synchronous_commit on, otherwise as shipped), or on --url.
 """
@@ -30,9 +33,19 @@ from benchmarks.harness import table
 from benchmarks.results import machine
 from tests.postgres_server import Server
 
-PARTS = ("shapes", "rates", "churn")
+PARTS = ("shapes", "rates", "queues", "notify", "room", "churn")
+QUEUES = (1, 64, 1_000)
 LATER_MS = 4_000_000_000_000
 BACKLOG = 5_000
+NOTIFY_S = 1.2
+ROOMS = (
+    *(f"fillfactor = {percent}" for percent in (100, 90, 85, 70, 50)),
+    *(f"autovacuum_vacuum_threshold = {rows}" for rows in (1_000, 20_000, 200_000)),
+)
+SIZES = """
+SELECT pg_relation_size(relid) >> 20, pg_indexes_size(relid) >> 20, 100 * n_tup_hot_upd / greatest(n_tup_upd, 1)
+FROM pg_stat_user_tables WHERE relid = 'asyncqueue.jobs'::regclass
+"""
 BATCH = 256
 
 FILL = """
@@ -96,7 +109,7 @@ async def claim_cost(bench: Bench, runs: list[tuple[str, int, int]], repetitions
             transaction = connection.transaction()
             await transaction.start()
             started = time.perf_counter()
-            found = await connection.fetch(claim, None, ["default"], [limit], None, "w", 30_000)
+            found = await connection.fetch(claim, None, ["default"], [limit], None, "w", 30_000, 0, None)
             if repetition >= 3:  # plans made, pages in
                 times.append((time.perf_counter() - started) * 1000)
             await transaction.rollback()
@@ -156,9 +169,65 @@ async def run_rates(bench: Bench, jobs: int) -> None:
     print(table(("what", "jobs/s"), lines) + "\n")
 
 
-async def run_churn(bench: Bench, jobs: int) -> None:
-    """Keep a backlog while jobs pass through, and time each claim."""
-    url = bench.fresh()
+async def run_queues(bench: Bench, repetitions: int) -> None:
+    """Time claims over many queues."""
+    lines = []
+    for count in QUEUES:
+        url = bench.fresh()
+        async with Queue.open(url) as queue:
+            jobs = [NewJob(f"j{n}", 1, queue=f"q{n % count}") for n in range(20_000)]
+            for start in range(0, len(jobs), 5_000):
+                await queue.enqueue_many(jobs[start : start + 5_000])
+            medians = []
+            for limit in (1, 64):
+                times_ms = []
+                for _ in range(repetitions):
+                    started = time.perf_counter()
+                    held = await queue.claim("w", limit=limit)
+                    times_ms.append((time.perf_counter() - started) * 1000)
+                    await queue.finish_many([Report.ok(job) for job in held])
+                medians.append(f"{statistics.median(times_ms):.2f}")
+        lines.append((f"{count:,}", *medians))
+        await bench.drop(url)
+    print(table(("queues", "claim 1, median ms", "claim 64, median ms"), lines) + "\n")
+
+
+async def commits(url: str, writers: int, text: str) -> float:
+    """Let each of so many writers commit `text` on a row of its own for a while; return commits a second."""
+    connections = [await asyncpg.connect(url) for _ in range(writers)]
+    done = 0
+    ends = time.perf_counter() + NOTIFY_S
+
+    async def work(number: int, connection: Any) -> None:
+        nonlocal done
+        while time.perf_counter() < ends:
+            await connection.execute(f"BEGIN; UPDATE bench_rows SET n = n + 1 WHERE id = {number}; {text}; COMMIT")
+            done += 1
+
+    started = time.perf_counter()
+    await asyncio.gather(*itertools.starmap(work, enumerate(connections)))
+    rate = done / (time.perf_counter() - started)
+    for connection in connections:
+        await connection.close()
+    return rate
+
+
+async def run_notify(url: str) -> None:
+    """Compare commits that notify with commits that do not."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("CREATE TABLE bench_rows (id int PRIMARY KEY, n int) WITH (fillfactor = 50)")
+    await connection.execute("INSERT INTO bench_rows SELECT n, 0 FROM generate_series(0, 15) AS n")
+    lines = []
+    for writers in (1, 4, 8):
+        rates = [await commits(url, writers, text) for text in ("SELECT 1", "NOTIFY bench_rows")]
+        lines.append((writers, *(f"{rate:,.0f}" for rate in rates)))
+    await connection.execute("DROP TABLE bench_rows")
+    await connection.close()
+    print(table(("writers", "commits/s", "commits/s, each notifies"), lines) + "\n")
+
+
+async def churned(url: str, jobs: int) -> tuple[list[float], float]:
+    """Keep a backlog while jobs pass through; return the milliseconds of each claim, and jobs a second."""
     backlog = min(BACKLOG, jobs // 4)
     times_ms: list[float] = []
     async with Queue.open(url) as queue:
@@ -173,7 +242,45 @@ async def run_churn(bench: Bench, jobs: int) -> None:
             done += len(held)
             await enqueue(queue, added, len(held))
             added += len(held)
-        rate = done / (time.perf_counter() - started)
+        return times_ms, done / (time.perf_counter() - started)
+
+
+async def run_room(bench: Bench, jobs: int, *, is_ours: bool) -> None:
+    """Let jobs pass with each setting of the table, and look at its size."""
+    lines = []
+    if is_ours:
+        connection, _schema = await bench.connect(bench.fresh())
+        await connection.execute("ALTER SYSTEM SET autovacuum_naptime = '5s'")
+        await connection.execute("SELECT pg_reload_conf()")
+        await connection.close()
+    for setting in ROOMS:
+        url = bench.fresh()
+        async with Queue.open(url):
+            pass
+        connection, schema = await bench.connect(url)
+        await connection.execute(in_schema(f"ALTER TABLE asyncqueue.jobs SET ({setting})", schema))
+        times_ms, rate = await churned(url, jobs)
+        sizes = await connection.fetchrow(in_schema(SIZES, schema))
+        await connection.close()
+        await bench.drop(url)
+        p99 = sorted(times_ms)[int(len(times_ms) * 0.99)]
+        lines.append((setting, f"{rate:,.0f}", f"{statistics.median(times_ms):.2f}", f"{p99:.2f}", *sizes))
+    header = (
+        "setting",
+        "jobs/s",
+        "claim, median ms",
+        "p99 ms",
+        "table, MB",
+        "indexes, MB",
+        "% of updates in their page",
+    )
+    print(f"{jobs:,} jobs pass:\n\n" + table(header, lines) + "\n")
+
+
+async def run_churn(bench: Bench, jobs: int) -> None:
+    """Let jobs pass, and compare the first claims with the last ones."""
+    url = bench.fresh()
+    times_ms, rate = await churned(url, jobs)
     await bench.drop(url)
     part = max(1, len(times_ms) // 20)
     windows = (times_ms[:part], times_ms[-part:], times_ms)
@@ -210,8 +317,14 @@ async def run(options: argparse.Namespace, url: str) -> None:
         await run_shapes(bench, options.rows, options.repetitions)
     if "rates" in options.part:
         await run_rates(bench, options.rate_jobs)
+    if "queues" in options.part:
+        await run_queues(bench, options.repetitions)
+    if "notify" in options.part:
+        await run_notify(url)
     if "churn" in options.part:
         await run_churn(bench, options.jobs)
+    if "room" in options.part:  # the last: it changes the server
+        await run_room(bench, options.room_jobs, is_ours=options.url is None)
 
 
 def main() -> None:
@@ -221,6 +334,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repetitions", type=int, default=50)
     parser.add_argument("--rate-jobs", type=int, default=50_000)
+    parser.add_argument("--room-jobs", type=int, default=200_000, help="how many pass with each setting")
     parser.add_argument("--jobs", type=int, default=2_000_000, help="how many pass in the churn")
     options = parser.parse_args()
     options.part = options.part or PARTS

@@ -306,6 +306,7 @@ def report(args: argparse.Namespace) -> None:
                 *(f"{said.rate:,.0f}", f"{seen.rate:,.0f}", f"{said.rate / seen.rate:.2f}"),
                 *(f"{said.p50_ms:.0f} / {said.p99_ms:.0f}", f"{seen.p50_ms:.0f} / {seen.p99_ms:.0f}"),
                 f"{said.batch:.0f} / {seen.batch:.0f}",
+                f"{_bound(services, seen.batch, cores):,.0f}",
                 f"{1e6 * (seen.dispatcher_cpu + seen.server_cpu):.0f}",
                 f"{files[number].rate:,.0f}",
             ]
@@ -315,6 +316,7 @@ def report(args: argparse.Namespace) -> None:
             [
                 *("dispatchers", "jobs/s, simulated", "jobs/s, real", "ratio"),
                 *("p50 / p99 ms, simulated", "p50 / p99 ms, real", "jobs a transaction, simulated / real"),
+                "jobs/s that full cores would do with such real sets",
                 *("processor µs a job, real", "jobs/s of one SQLite file, real"),
             ],
             rows,
@@ -328,6 +330,15 @@ def report(args: argparse.Namespace) -> None:
         found = [simulate(services, hosts, args, count, shared=False) for count in args.server_cores]
         rows.append([hosts, *(f"{one.rate:,.0f}" for one in found), *(f"{one.p99_ms:.0f}" for one in found)])
     print(table(header, rows))
+
+
+def _bound(services: Services, batch: float, cores: int) -> float:
+    """Return the jobs a second at which `cores` are full, by the service times, with so many jobs a transaction.
+
+    If a real run is far below that, it is not the size of its sets that the simulation missed.
+    """
+    tx, job = services.dispatcher_tx + services.server_tx, services.dispatcher_job + services.server_job
+    return cores / (tx / batch + job)
 
 
 def _us(seconds: float) -> str:

@@ -158,7 +158,7 @@ async def _drain(db: str, names: Sequence[str], timeout_ms: int | None) -> Live:
     """Wait until the queues have no live job, or for `timeout_ms`; return how many each still has."""
     async with readable(db) as opened:
         await _announce(opened, db, names)
-        version = await opened.version()
+        version = await opened.version(of_ends=True)
         live = await _live(opened, names)
         with (
             _bar(sum(live.values())) as show,
@@ -166,7 +166,7 @@ async def _drain(db: str, names: Sequence[str], timeout_ms: int | None) -> Live:
         ):
             while any(live.values()):
                 await _changed_since(opened, version)
-                version = await opened.version()
+                version = await opened.version(of_ends=True)
                 live = await _live(opened, names)
                 show(sum(live.values()))
     return live
@@ -188,7 +188,7 @@ async def _live(opened: Queue, names: Sequence[str]) -> Live:
 
 
 async def _changed_since(opened: Queue, version: int) -> None:
-    while await opened.version() == version:  # noqa: ASYNC110 - other processes share no event
+    while await opened.version(of_ends=True) == version:  # noqa: ASYNC110 - other processes share no event
         await anyio.sleep(_POLL_S)
 
 

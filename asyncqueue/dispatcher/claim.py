@@ -55,6 +55,7 @@ class ClaimChore:
         self.waits = False  # every lane does: for a slot, for a probe's answer or for the end of a rest
         self.under_way = False
         self.stopped = False
+        self.watches_ends = False  # whoever waits for the last job to end must look when others' jobs have ended
         self.on_looked: Callable[[], None] = _nothing
 
     def nudge(self) -> None:
@@ -97,7 +98,7 @@ class ClaimChore:
         return asked_at is not None and asyncio.get_running_loop().time() < asked_at + max(_DRY_S, self._poll_s)
 
     async def _worth_a_look(self) -> bool:
-        version = await self._queue.version()
+        version = await self._queue.version(of_ends=self.watches_ends)
         if self._nudged or version != self._seen_version:
             self._seen_version = version
             self._misses = 0

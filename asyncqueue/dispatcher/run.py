@@ -210,6 +210,7 @@ class Dispatcher:
     def _make_loops(self, *, drain: bool) -> None:
         """Make a loop for each chore, and let what happens wake who must act on it."""
         flight, queue = self._flight, self._queue
+        self._claim.watches_ends = drain
         self._notes = NoteChore(queue)
         reports = ReportChore(queue, flight, self._policy, self._events, self._note)
         chores: list[tuple[Chore, float]] = [

@@ -297,8 +297,11 @@ class Store(Protocol):
         """
         ...
 
-    async def version(self) -> int:
-        """Return a number that changes when someone else has committed; cheap, takes no lock."""
+    async def version(self, *, of_ends: bool = False) -> int:
+        """Return a number that changes when someone else has committed; cheap, takes no lock.
+
+        A store may tell only of jobs that wait, unless `of_ends` asks for those that have ended or are gone, too.
+        """
         ...
 
     async def close(self) -> None:

@@ -163,7 +163,7 @@ class Batcher(Generic[Request, Answer]):
         if self._needs_batch() and len(self._lanes) < _LANES:
             lane = asyncio.create_task(self._work(self._new_batch()), name="asyncqueue-batches")
             self._lanes.add(lane)
-            lane.add_done_callback(self._lanes.discard)
+            lane.add_done_callback(self._lanes.discard)  # if it was cancelled before it began
         return entry
 
     def _needs_batch(self) -> bool:
@@ -188,6 +188,10 @@ class Batcher(Generic[Request, Answer]):
         except asyncio.CancelledError:  # this task itself, as by a closing event loop
             batch.cancel()
             raise
+        finally:
+            # at once: whoever comes before the event loop notices that this task is over must find the lane free
+            if (lane := asyncio.current_task()) is not None:
+                self._lanes.discard(lane)
 
     async def _run_batch(self, batch: Batch[Request, Answer]) -> None:
         for _ in range(_TURNS):

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
-from asyncqueue.errors import ConfigError, StoreBusy, StoreError
+from asyncqueue.errors import ConfigError, NotAQueue, StoreBusy, StoreError
 
 __all__ = [
     "FIRST",
@@ -29,6 +29,7 @@ __all__ = [
     "check_leases",
     "check_mark",
     "check_place",
+    "has_marks",
     "move",
 ]
 
@@ -42,6 +43,7 @@ FIRST: Final[dict[str, Key]] = {"queues": "", **dict.fromkeys(("jobs", "redrives
 _ROWS_MAX: Final = 4_096
 _ROWS_MIN: Final = 16
 _PAGE_CHARS: Final = 2_000_000
+_MARK_COLUMNS: Final = ("one", "move", "role", "peer", "stage", "is_open")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +260,19 @@ async def _counts(side: Side) -> tuple[dict[str, int], dict[str, str]]:
 def _add(digest: Any, rows: Sequence[Row]) -> None:
     for row in rows:
         digest.update(json.dumps(row, separators=(",", ":")).encode() + b"\n")
+
+
+def has_marks(columns: Sequence[str], shown: str) -> bool:
+    """Tell whether a store has a table for marks, by the columns of whatever is named `moving` there.
+
+    Raises `NotAQueue` for somebody else's table: a queue may live in a database of a service.
+    """
+    if columns and tuple(columns) != _MARK_COLUMNS:
+        raise NotAQueue(
+            f"{shown}: has a table `moving` of somebody else's, a name that a move needs; rename that table; "
+            "nothing was changed"
+        )
+    return bool(columns)
 
 
 def check_mark(found: Sequence[Any] | None, mark: Mark, shown: str) -> None:

@@ -37,14 +37,23 @@ class PostgresPeer(Protocol):
 
     name: ClassVar[str]
 
-    def __init__(self, url: str) -> None:
-        """Remember where; raises `Skipped` if the library is not installed."""
+    def __init__(self, url: str, batch: int = 64) -> None:
+        """Remember where, and how many jobs to drain at a time; raises `Skipped` if it is not installed."""
 
     async def prepare(self, count: int) -> None:
-        """Make the tables and put `count` jobs in."""
+        """Make the tables and put `count` jobs in, in bulk."""
+
+    async def bulk(self, count: int) -> None:
+        """Put `count` jobs in by the fastest way that it offers, in sets."""
+
+    async def one_by_one(self, count: int) -> None:
+        """Put `count` jobs in, each with its own commit."""
 
     async def drain(self, count: int) -> float:
-        """Run all jobs; return the seconds until the last one was over."""
+        """Run all jobs and close; return the seconds until the last one was over."""
+
+    async def close(self) -> None:
+        """Close it without a drain."""
 
 
 def needed(module: str) -> Any:

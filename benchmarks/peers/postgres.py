@@ -1,4 +1,4 @@
-"""Queues on PostgreSQL, each drained by its own worker, 64 jobs under way at most."""
+"""Queues on PostgreSQL, each drained by its own worker, so many jobs under way at most."""
 
 import asyncio
 import logging
@@ -30,11 +30,12 @@ class Counter:
 
 
 class Procrastinate:
-    """procrastinate: its worker with 64 jobs at a time, until nothing is left."""
+    """procrastinate: its worker, until nothing is left."""
 
     name: ClassVar[str] = "procrastinate"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, batch: int = CONCURRENCY) -> None:
+        self._batch = batch
         library = needed("procrastinate")
         logging.getLogger("procrastinate").setLevel(logging.ERROR)
         self._app: Any = library.App(connector=library.PsycopgConnector(conninfo=url, min_size=4, max_size=10))
@@ -48,42 +49,70 @@ class Procrastinate:
         """Apply its schema and defer in batches."""
         await self._app.open_async()
         await self._app.schema_manager.apply_schema_async()
+        await self.bulk(count)
+
+    async def bulk(self, count: int) -> None:
+        """Defer in batches."""
         for first in range(0, count, SET):
             await self._task.batch_defer_async(*({"sku": n} for n in range(first, min(count, first + SET))))
+
+    async def one_by_one(self, count: int) -> None:
+        """Defer one by one."""
+        for number in range(count):
+            await self._task.defer_async(sku=number)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._app.close_async()
 
     async def drain(self, _count: int) -> float:
         """Run its worker until it has caught up."""
         started = time.perf_counter()
         try:
-            await self._app.run_worker_async(wait=False, concurrency=CONCURRENCY, install_signal_handlers=False)
+            await self._app.run_worker_async(wait=False, concurrency=self._batch, install_signal_handlers=False)
             return time.perf_counter() - started
         finally:
             await self._app.close_async()
 
 
 class PgQueuer:
-    """pgqueuer: batches of 64."""
+    """pgqueuer: its queue manager in drain mode."""
 
     name: ClassVar[str] = "pgqueuer"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, batch: int = CONCURRENCY) -> None:
+        self._batch = batch
         self._library, self._asyncpg = needed("pgqueuer"), needed("asyncpg")
         self._drivers, self._types = needed("pgqueuer.db"), needed("pgqueuer.types")
         logging.getLogger("pgqueuer").setLevel(logging.ERROR)
         self._url = url
         self._connection: Any = None
         self._queuer: Any = None
+        self._queries: Any = None
 
     async def prepare(self, count: int) -> None:
         """Install its schema and enqueue in batches."""
         self._connection = await self._asyncpg.connect(self._url)
         driver = self._drivers.AsyncpgDriver(self._connection)
         self._queuer = self._library.PgQueuer(driver)
-        queries = self._library.Queries(driver)
-        await queries.install()
+        self._queries = self._library.Queries(driver)
+        await self._queries.install()
+        await self.bulk(count)
+
+    async def bulk(self, count: int) -> None:
+        """Enqueue in batches."""
         for first in range(0, count, SET):
             size = min(SET, count - first)
-            await queries.enqueue(["nothing"] * size, [b"7"] * size, [0] * size)
+            await self._queries.enqueue(["nothing"] * size, [b"7"] * size, [0] * size)
+
+    async def one_by_one(self, count: int) -> None:
+        """Enqueue one by one."""
+        for _ in range(count):
+            await self._queries.enqueue("nothing", b"7")
+
+    async def close(self) -> None:
+        """Close its connection."""
+        await self._connection.close()
 
     async def drain(self, count: int) -> float:
         """Run its queue manager in drain mode."""
@@ -94,7 +123,7 @@ class PgQueuer:
 
         self._queuer.qm.entrypoint("nothing")(nothing)
         started = time.perf_counter()
-        await self._queuer.qm.run(batch_size=CONCURRENCY, mode=self._types.QueueExecutionMode.drain)
+        await self._queuer.qm.run(batch_size=self._batch, mode=self._types.QueueExecutionMode.drain)
         await self._connection.close()
         if not counter.all.is_set():
             raise SystemExit("pgqueuer left jobs behind")
@@ -110,11 +139,12 @@ async def nothing() -> None:
 
 
 class Chancy:
-    """chancy: its asyncio executor, 64 jobs at a time, eager polling."""
+    """chancy: its asyncio executor, eager polling."""
 
     name: ClassVar[str] = "chancy"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, batch: int = CONCURRENCY) -> None:
+        self._batch = batch
         self._library = needed("chancy")
         log = logging.getLogger("benchmarks.chancy")
         log.setLevel(logging.ERROR)
@@ -126,10 +156,23 @@ class Chancy:
         await self._app.migrate()
         executor = self._library.Chancy.Executor.Async
         settings = {"polling_interval": 1, "eager_polling": True, "executor": executor}
-        await self._app.declare(self._library.Queue("default", concurrency=CONCURRENCY, **settings))
-        job = self._library.Job.from_func(nothing)
-        async for _references in self._app.push_many([job] * count):
+        await self._app.declare(self._library.Queue("default", concurrency=self._batch, **settings))
+        await self.bulk(count)
+
+    async def bulk(self, count: int) -> None:
+        """Push in batches."""
+        async for _references in self._app.push_many([self._library.Job.from_func(nothing)] * count):
             pass
+
+    async def one_by_one(self, count: int) -> None:
+        """Push one by one."""
+        job = self._library.Job.from_func(nothing)
+        for _ in range(count):
+            await self._app.push(job)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._app.__aexit__(None, None, None)
 
     async def drain(self, count: int) -> float:
         """Run its worker until the last job was run."""

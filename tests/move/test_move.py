@@ -218,6 +218,27 @@ async def test_a_queue_cannot_be_moved_to_itself(pair):
         await moved(source, source)
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+async def test_a_table_of_a_service_that_has_the_name_of_ours_is_left_alone(pair, side):
+    source, target = pair
+    await fill(source)
+    before = dump(source)
+    async with Queue.open(target):
+        pass
+    service = raw_of(source if side == "source" else target)
+    service.execute("CREATE TABLE moving (van TEXT)")
+    service.execute("INSERT INTO moving VALUES ('red')")
+    with pytest.raises(NotAQueue, match="`moving` of somebody else's"):
+        await moved(source, target)
+    assert service.select("SELECT van FROM moving") == [("red",)]
+    async with Queue.open(source) as old, Queue.open(target) as new:
+        assert await old.enqueue("goes-on", 1)
+        assert await new.enqueue("here-too", 1)
+    assert {table: rows for table, rows in dump(source).items() if table != "jobs"} == {
+        table: rows for table, rows in before.items() if table != "jobs"
+    }
+
+
 async def test_what_does_not_exist_is_not_moved(pair):
     source, target = pair
     with pytest.raises(NotAQueue):
@@ -264,24 +285,24 @@ async def test_a_copy_that_differs_is_told_and_never_opened(pair, monkeypatch, c
             await queue.claim("w", lease_ms=1_000)
 
 
-async def test_two_movers_at_once_do_not_mix(pair, monkeypatch):
+@pytest.mark.parametrize("whole", [False, True], ids=["a page", "all"])
+async def test_two_movers_at_once_do_not_mix(pair, monkeypatch, whole):
     source, target = pair
     await fill(source)
     await half_moved(source, target, monkeypatch)
     async with sides(source, target) as (old, new), sides(source, target) as (also_old, also_new):
         plain = new.put
-        first = True
+        overtakes = iter([True])
 
         async def overtaken(*arguments):
-            nonlocal first
-            if first:
-                first = False
-                await move(also_old, also_new, quiet)
+            if next(overtakes, False):
+                await (move(also_old, also_new, quiet) if whole else also_new.put(*arguments))
             await plain(*arguments)
 
         monkeypatch.setattr(new, "put", overtaken)
         with pytest.raises(StoreBusy):
             await move(old, new, quiet)
+    await moved(source, target)
     assert dump(target) == dump(source)
 
 

@@ -1,5 +1,6 @@
 """The law of `stores.base`, verb by verb: answers item by item, boundaries, stale tickets, history."""
 
+import asyncio
 import dataclasses
 
 import pytest
@@ -771,13 +772,36 @@ async def test_enqueue_many_answers_each_item_and_one_bad_item_never_fails_the_r
         job("e", payload='{"b":1, "a":2}'),
         job("f", payload='"\ud800"'),
         job("g", payload=b"1"),
+        job("k", kind={"a", "set"}),
+        {"id": "l", "qty": 1},
         job("a", 2, payload=encode_payload({"x": 1})),
         job("h"),
     ]
     answers = await queue.enqueue_many(items)
-    kinds = [True, *[InvalidJob] * 7, Conflict, True]
+    kinds = [True, *[InvalidJob] * 9, Conflict, True]
     assert all(a is True if k is True else isinstance(a, k) for a, k in zip(answers, kinds, strict=True)), answers
     assert (await queue.stats()).total == 2
+
+
+BAD_VALUES = {"a set": {"a", "set"}, "a list of bytes": [b"x"], "a lone surrogate": "\ud800"}
+
+
+@pytest.mark.parametrize("value", BAD_VALUES.values(), ids=BAD_VALUES)
+async def test_call_with_a_value_that_no_check_foresaw_fails_alone(queue, value):
+    await queue.enqueue("mine", 1)
+    (leased,) = await queue.claim("w")
+    calls = [
+        *(queue.enqueue(f"j{n}", 1) for n in range(3)),
+        queue._batches.enqueue([NewJob("beside", 1), NewJob("bad", 1, kind=value)]),
+        queue.finish(dataclasses.replace(ticket_of(leased), owner=value), "ok"),
+        queue.claim("w", limit=9),
+    ]
+    *good, bad_job, bad_ticket, claimed = await asyncio.gather(*calls, return_exceptions=True)
+    assert good == [True] * 3
+    assert [type(bad_job), type(bad_ticket)] == [InvalidJob] * 2
+    assert [found.id for found in claimed] == ["j0", "j1", "j2"]
+    assert await queue.get("beside") is None
+    assert await queue.finish(leased, "ok") is Status.DONE
 
 
 @pytest.mark.parametrize(

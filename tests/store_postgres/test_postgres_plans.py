@@ -12,9 +12,13 @@ from tests.store.raw import schema_of, server_of
 
 TICKETS = (["a"], [1], [1], ["w"], [1])
 PLANS = {
-    "CLAIM": ((None, ["default"], [5], None, "w", 1_000), {"jobs_walk_coarse", "jobs_walk_fine", "jobs_pkey"}),
-    "PICK": ((None, ["default"], [5], None), {"jobs_walk_coarse", "jobs_walk_fine"}),
+    "CLAIM": (
+        (None, ["default"], [5], None, "w", 1_000, 0, None),
+        {"jobs_turn_coarse", "jobs_turn_fine", "jobs_pkey"},
+    ),
+    "PICK": ((None, ["default"], [5], None), {"jobs_turn_coarse", "jobs_turn_fine"}),
     "LOOK": ((None,), {"jobs_deadline", "jobs_spent", "queues_pkey"}),
+    "RING": ((None, 0, "", None, 5, None, None), {"jobs_turn_coarse", "queues_pkey"}),
     "SWEEP": ((None, 10), {"jobs_deadline", "jobs_spent", "jobs_pkey"}),
     "FINISH_OK": ((None, *TICKETS, False), {"jobs_id_key"}),
     "FINISH": ((None, *TICKETS, ["retry"], [0], [None], False), {"jobs_id_key"}),
@@ -26,8 +30,8 @@ PLANS = {
     "EXISTING": ((["a"],), {"jobs_id_key"}),
     "PURGE": ((None, "done", 0, 10), {"jobs_ended", "jobs_pkey"}),
     "PURGE_HISTORY": ((["a"],), {"attempts_by_id"}),
-    "NEXT_DUE": ((None, None), {"jobs_walk_coarse", "queues_pkey"}),
-    "DUE_BY_QUEUE": ((), {"jobs_walk_coarse", "queues_pkey"}),
+    "NEXT_DUE": ((None, None), {"jobs_turn_coarse", "queues_pkey"}),
+    "DUE_BY_QUEUE": ((), {"jobs_turn_coarse", "queues_pkey"}),
     "LIST": ((None, None, None, None, None, None, None, 0, 10), {"jobs_pkey"}),
     "LIST_DEAD": ((None, "dead", None, None, None, None, None, 0, 10), {"jobs_dead"}),
     "HISTORY": (("a", 10), {"attempts_by_id", "redrives_by_id"}),

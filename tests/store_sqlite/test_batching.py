@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from asyncqueue.errors import Conflict, StoreBusy, StoreClosed
+from asyncqueue.errors import Conflict, InvalidJob, StoreBusy, StoreClosed
 from asyncqueue.job import NewJob, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
@@ -97,18 +97,6 @@ async def test_error_of_the_transaction_reaches_every_caller_of_it_and_no_later_
     assert [type(answer) for answer in answers] == [StoreBusy] * 5
     transactions["error"] = None
     assert await queue.enqueue("j0", 1)
-
-
-async def test_call_with_a_bad_item_fails_alone(queue):
-    """One bad item never fails the rest, not even one that no check foresaw."""
-    unforeseen = NewJob("bad", 1, kind={"a", "set"})
-    good = [queue.enqueue(f"j{n}", 1) for n in range(3)]
-    bad = queue._batches.enqueue([NewJob("beside", 1), unforeseen])
-    answers = await asyncio.gather(*good, bad, queue.claim("w", limit=9), return_exceptions=True)
-    assert answers[:3] == [True] * 3
-    assert isinstance(answers[3], TypeError)
-    assert [job.id for job in answers[4]] == ["j0", "j1", "j2"]
-    assert await queue.get("beside") is None
 
 
 async def test_waiter_cancelled_before_its_batch_began_is_withdrawn(queue, transactions):
@@ -258,7 +246,7 @@ async def test_transaction_that_is_repeated_asks_once(queue):
     )
     assert [job.id for job in claimed] == ["j1", "j2"]
     assert answers == [Status.DONE]
-    assert isinstance(failure, TypeError)
+    assert isinstance(failure, InvalidJob)
     assert sorted(asked) == ["reports", "room"]
 
 
@@ -474,3 +462,29 @@ async def test_leases_of_a_claim_cancelled_while_the_queue_closes_are_given_back
     await closing
     async with Queue.open(queue._store._database.path) as again:
         assert (await again.get("a")).status == Status.PENDING
+
+
+async def test_caller_who_comes_as_every_lane_has_just_ended_finds_one():
+    """Its answer wakes it before the event loop tells that the lanes' tasks are over."""
+    go = asyncio.Event()
+    begun = []
+
+    async def run(batch):
+        begun.append(batch.close())
+        await go.wait()
+        return batch.close()
+
+    batcher = Batcher(run)
+
+    async def twice():
+        return [await batcher.submit("first"), await batcher.submit("again")]
+
+    async with asyncio.timeout(20):
+        first = asyncio.ensure_future(twice())
+        while len(begun) < 1:
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(batcher.submit("second"))
+        while len(begun) < 2:
+            await asyncio.sleep(0)
+        go.set()
+        assert await asyncio.gather(first, second) == [["first", "again"], "second"]

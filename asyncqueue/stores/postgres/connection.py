@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -22,6 +23,7 @@ from asyncqueue.errors import (
     AsyncQueueError,
     ConfigError,
     ForkedProcess,
+    InvalidJob,
     NotAQueue,
     StoreBusy,
     StoreClosed,
@@ -55,6 +57,7 @@ _AWAY: Final = frozenset({"08", "57P01", "57P02", "57P03", "57P05", "53300", "25
 _DENIED: Final = frozenset({"28", "42501", "3D000", "0LP01"})
 _FULL: Final = frozenset({"53100"})
 _MISSING: Final = frozenset({"3F000", "42P01", "42703", "42883"})
+_VALUE: Final = "22"  # the driver says so, too, of a value that it cannot send
 _STALE_PLANS: Final = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
 _SOON: Final = frozenset({"57P03", "53300"})  # worth a wait while opening: it is there, but cannot yet
 
@@ -98,6 +101,7 @@ class Trouble:
     is_soon: bool = False
 
 
+@lru_cache(maxsize=512)  # all our statements, in a few schemas
 def in_schema(text: str, schema: str) -> str:
     """Return a statement, or a script, for the tables in `schema`, which is a checked identifier."""
     return text if schema == DEFAULT_SCHEMA else _PLACE.sub(lambda found: found[1] + schema, text)
@@ -124,9 +128,16 @@ def by_state(state: str, error: BaseException, where: str) -> Trouble:
         return Trouble(StoreDenied(f"{text}; check user, password, database and permissions"), is_lost=True)
     if state in _FULL:
         return Trouble(StoreFull(f"{where}: no room left on the server's disk; nothing was changed"))
+    return Trouble(_lasting(state, text))
+
+
+def _lasting(state: str, text: str) -> AsyncQueueError:
+    """Return the error for a state that is about what was asked, not about the server or the moment."""
+    if state[:2] == _VALUE:
+        return InvalidJob(f"{text}; a value has no place in its column")
     if state in _MISSING:
-        return Trouble(NotAQueue(f"{text}; the schema is missing or was changed, open it anew"))
-    return Trouble(StoreMoved(text) if state == statements.MOVED else StoreError(text))
+        return NotAQueue(f"{text}; the schema is missing or was changed, open it anew")
+    return StoreMoved(text) if state == statements.MOVED else StoreError(text)
 
 
 def _read_only(_error: BaseException, where: str) -> Trouble:

@@ -1,7 +1,9 @@
 """Hearing of other processes' commits: one connection that listens, and a cheap question where none can.
 
-The question is the server's list of transactions under way, which changes with every commit; it is asked, twenty
-times a second at most, by whoever asks for the version.
+The question is the server's list of transactions under way, which changes with every commit; it is asked by
+whoever asks for the version, fifty times a second at most. It is also the only way to
+hear of jobs that have ended: transactions that notify commit one after the other on the whole server, so those
+that only end jobs, which is what dispatchers do all day, do not.
 """
 
 import asyncio
@@ -20,9 +22,9 @@ __all__ = ["Listener"]
 _CONNECT_S: Final = 2.0
 _PROBE_S: Final = 2.0
 _PROBE_EVERY_S: Final = 10.0  # a listening connection is silent: only a question shows that it is half open
-_ASK_EVERY_S: Final = 0.05
 _AGAIN_MIN_S: Final = 0.5
 _AGAIN_MAX_S: Final = 10.0
+_ASK_EVERY_S: Final = 0.02  # however many wait for the ends of jobs in this process
 
 
 class Listener:
@@ -36,8 +38,9 @@ class Listener:
         self._proved_at = 0.0
         self._again_at = 0.0
         self._again_s = _AGAIN_MIN_S
-        self._snapshot = ""
-        self._ask_at = 0.0
+        self._asking = anyio.Lock()
+        self._asked_at = float("-inf")
+        self._answer = 0
 
     @property
     def is_listening(self) -> bool:
@@ -51,10 +54,19 @@ class Listener:
                 await self._care()
         if self.is_listening:
             return self._heard + self._database.commits
-        if (now := time.monotonic()) >= self._ask_at:
-            ((self._snapshot,),) = await self._database.read(statements.SNAPSHOT)
-            self._ask_at = now + _ASK_EVERY_S
-        return hash((self._snapshot, self._heard))
+        return await self.asked()
+
+    async def asked(self) -> int:
+        """Return a number that changes with every commit, by a question that all who ask share for a moment."""
+        async with self._asking:
+            if time.monotonic() >= self._asked_at + _ASK_EVERY_S:
+                self._answer = await self._question()
+                self._asked_at = time.monotonic()
+            return self._answer
+
+    async def _question(self) -> int:
+        ((snapshot,),) = await self._database.read(statements.SNAPSHOT)
+        return hash((snapshot, self._heard))
 
     async def close(self) -> None:
         """Stop listening."""

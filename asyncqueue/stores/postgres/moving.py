@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from asyncqueue.errors import StoreError
-from asyncqueue.stores.move import TABLES, Key, Mark, Row, check_empty, check_leases, check_mark, check_place
+from asyncqueue.stores.move import (
+    TABLES,
+    Key,
+    Mark,
+    Row,
+    check_empty,
+    check_leases,
+    check_mark,
+    check_place,
+    has_marks,
+)
 from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.connection import Connection, Database
 from asyncqueue.stores.postgres.store import PostgresStore
@@ -39,7 +49,8 @@ class PostgresSide:
 
     async def mark(self) -> Mark | None:
         """See `stores.move.Side`."""
-        if not await self._database.read(statements.MOVE_HAS, self._database.address.schema):
+        columns = await self._database.read(statements.MOVE_COLUMNS, self._database.address.schema)
+        if not has_marks([row[0] for row in columns], self.shown):
             return None
         rows = await self._database.read(statements.MOVE_LOOK)
         return Mark(*rows[0]) if rows else None

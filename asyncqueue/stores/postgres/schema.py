@@ -30,7 +30,7 @@ class Part:
         return len(self.steps)
 
 
-QUEUE: Final = Part("queue", "jobs", "asyncqueue.stores.postgres", ("0001_queue.sql",))
+QUEUE: Final = Part("queue", "jobs", "asyncqueue.stores.postgres", ("0001_queue.sql", "0002_scale.sql"))
 
 
 def script(part: Part, step: str) -> str:

@@ -34,10 +34,10 @@ __all__ = [
     "MIGRATE_TURN",
     "MOVED",
     "MOVED_COLUMNS",
+    "MOVE_COLUMNS",
     "MOVE_COUNT",
     "MOVE_EMPTY",
     "MOVE_FORGET",
-    "MOVE_HAS",
     "MOVE_LAST",
     "MOVE_LEASES",
     "MOVE_LOOK",
@@ -67,6 +67,7 @@ __all__ = [
     "REDRIVES",
     "RELEASE",
     "RENEW",
+    "RING",
     "SCHEMA_MAKE",
     "SCHEMA_MARK",
     "SCHEMA_STATE",
@@ -184,37 +185,64 @@ PENDING_TURN: Final = "SELECT pg_advisory_xact_lock('asyncqueue.counts'::regclas
 
 # --- claim -------------------------------------------------------------------------------------------
 
-# The first $3[n] eligible jobs of each queue $2[n], in order, locked; those that another transaction has locked
-# are passed over. `walk` visits the (priority, coarse bucket) pairs that hold live jobs by one seek each; a
-# coarse bucket in which nothing is due is skipped by one more (`hit`); inside one, each of its 128 fine buckets is
-# a range of the fine index, sorted by seq. Each step depends on the one before it, so the rows come in order
-# without a sort of all, and no row is locked that is not taken.
-_PICK: Final = """
-SELECT job.* FROM unnest($2::text[], $3::int[]) AS wanted(name, room)
-CROSS JOIN LATERAL (
-  WITH RECURSIVE walk(p, b) AS (
-    (SELECT -priority, seq >> 14 FROM asyncqueue.jobs WHERE due IS NOT NULL AND queue = name
-     ORDER BY -priority, seq >> 14 LIMIT 1)
-    UNION ALL
-    SELECT further.* FROM walk CROSS JOIN LATERAL (
-      SELECT -priority, seq >> 14 FROM asyncqueue.jobs
-      WHERE due IS NOT NULL AND queue = name AND (-priority, seq >> 14) > (p, b)
-      ORDER BY -priority, seq >> 14 LIMIT 1) AS further
-  )
-  SELECT found.* FROM walk
-  CROSS JOIN LATERAL (
-    SELECT b << 7 AS first FROM asyncqueue.jobs
-    WHERE queue = name AND -priority = p AND seq >> 14 = b AND due <= {now} LIMIT 1) AS hit
-  CROSS JOIN LATERAL generate_series(first, first + 127) AS fine
-  CROSS JOIN LATERAL (
-    SELECT seq, queue, priority, status, token, attempts, owner FROM asyncqueue.jobs
-    WHERE queue = name AND -priority = p AND seq >> 7 = fine AND due <= {now}
-      AND deadline > {now} AND attempts < max_attempts AND ($4::text[] IS NULL OR kind = ANY($4::text[]))
-    ORDER BY seq {lock}) AS found
-  LIMIT room) AS job
+# The priorities that live jobs have, as -priority, the best first; one seek each.
+_LEVELS: Final = """
+levels(p) AS (
+  (SELECT -priority FROM asyncqueue.jobs WHERE due IS NOT NULL ORDER BY -priority LIMIT 1)
+  UNION ALL
+  SELECT further.* FROM levels CROSS JOIN LATERAL (
+    SELECT -priority FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority > p
+    ORDER BY -priority LIMIT 1) AS further
+)
 """
-_PICK_UNLOCKED: Final = _PICK.format(now=_NOW, lock="")
-PICK: Final = f"SELECT queue, seq, priority, status FROM ({_PICK_UNLOCKED}) AS picked"  # noqa: S608 - constants
+# The coarse buckets of 16384 seqs that hold live jobs of queue `name` at level `p`; one seek each. The first one
+# is that of the fine bucket `floor`, if there is one.
+_BUCKETS: Final = """
+WITH RECURSIVE buckets(b) AS (
+  SELECT coalesce({floor} >> 7, (
+    SELECT seq >> 14 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue = name
+    ORDER BY -priority, queue, seq >> 14 LIMIT 1))
+  UNION ALL
+  SELECT further.* FROM buckets CROSS JOIN LATERAL (
+    SELECT seq >> 14 FROM asyncqueue.jobs
+    WHERE due IS NOT NULL AND -priority = p AND queue = name AND seq >> 14 > b
+    ORDER BY -priority, queue, seq >> 14 LIMIT 1) AS further
+)
+SELECT b FROM buckets
+"""
+# The eligible jobs of queue `name` at level `p`, in order. A coarse bucket in which nothing is due is skipped by
+# one seek (`hit`); inside one, each fine bucket of 128 seqs, from the first that holds a live job, is a range of
+# the fine index, sorted by seq. Each step depends on the one before it, so the rows come in order without a sort
+# of all, and no row is locked that is not taken; those that another transaction has locked are passed over.
+_FOUND: Final = f"""
+({_BUCKETS}) AS walk
+CROSS JOIN LATERAL (
+  SELECT 1 WHERE b = {{floor}} >> 7
+  UNION ALL
+  (SELECT 1 FROM asyncqueue.jobs
+   WHERE -priority = p AND queue = name AND seq >> 14 = b AND due <= {{now}} LIMIT 1)
+  LIMIT 1) AS hit
+CROSS JOIN LATERAL (
+  SELECT seq >> 7 AS first FROM asyncqueue.jobs
+  WHERE due IS NOT NULL AND -priority = p AND queue = name
+    AND seq >> 7 >= greatest(b << 7, {{floor}})
+  ORDER BY -priority, queue, seq >> 7 LIMIT 1) AS live
+CROSS JOIN LATERAL generate_series(first, (b << 7) + 127) AS fine
+CROSS JOIN LATERAL (
+  SELECT seq, queue, priority, status, token, attempts, owner FROM asyncqueue.jobs
+  WHERE -priority = p AND queue = name AND seq >> 7 = fine AND due <= {{now}}
+    AND deadline > {{now}} AND attempts < max_attempts AND ($4::text[] IS NULL OR kind = ANY($4::text[]))
+  ORDER BY seq {{lock}}) AS found
+"""  # noqa: S608 - a constant, joined from a constant
+# The first $3[n] eligible jobs of each queue $2[n], whatever their level.
+PICK: Final = f"""
+WITH RECURSIVE {_LEVELS}
+SELECT queue, seq, priority, status FROM unnest($2::text[], $3::int[]) AS wanted(name, room)
+CROSS JOIN LATERAL (
+  SELECT found.* FROM levels CROSS JOIN LATERAL (
+    SELECT found.* FROM {_FOUND.format(now=_NOW, lock="", floor="NULL::bigint")} LIMIT room) AS found
+  LIMIT room) AS job
+"""  # noqa: S608 - a constant, joined from constants
 
 # Live jobs that must die instead; split so that each part has its own partial index.
 _SWEEPABLE: Final = f"""
@@ -225,29 +253,79 @@ SELECT seq FROM asyncqueue.jobs
 WHERE due IS NOT NULL AND attempts >= max_attempts AND deadline > {_NOW} AND (status = 'pending' OR due <= {_NOW})
 """  # noqa: S608 - a constant, joined from constants
 
-# What a claim must know first, in one answer: the queues with live jobs that are not paused, and (as NULL) whether
-# there are jobs to sweep.
+# What a claim must know first, in one answer: the levels of live jobs, with the first queue at each and whether
+# there are more (levels of one paused queue left out); and (as NULLs) whether there are jobs to sweep.
 LOOK: Final = f"""
-WITH RECURSIVE names(name) AS (
-  (SELECT queue FROM asyncqueue.jobs WHERE due IS NOT NULL ORDER BY queue LIMIT 1)
-  UNION ALL
-  SELECT further.queue FROM names CROSS JOIN LATERAL (
-    SELECT queue FROM asyncqueue.jobs WHERE due IS NOT NULL AND queue > name ORDER BY queue LIMIT 1) AS further
-)
-SELECT name FROM names WHERE NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = names.name AND paused)
+WITH RECURSIVE {_LEVELS}
+SELECT p, name, has_more FROM levels
+CROSS JOIN LATERAL (
+  SELECT queue AS name FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p
+  ORDER BY -priority, queue LIMIT 1) AS first
+CROSS JOIN LATERAL (
+  SELECT EXISTS (
+    SELECT FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue > name) AS has_more) AS others
+WHERE has_more OR NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = first.name AND paused)
 UNION ALL
-SELECT NULL WHERE EXISTS ({_SWEEPABLE})
-"""  # noqa: S608 - a constant, joined from a constant
+SELECT NULL, NULL, NULL WHERE EXISTS ({_SWEEPABLE})
+"""  # noqa: S608 - a constant, joined from constants
 
-# $5 owner, $6 lease in ms. Also what each was before, for the history of a lease that was lost.
+# At level $2: the first $5 queues after $3, up to $6, in which something is due; of the queues $7 and the kinds $4
+# only, if these are given.
+RING: Final = f"""
+WITH RECURSIVE ring(p, name) AS (
+  (SELECT -priority, queue FROM asyncqueue.jobs
+   WHERE due IS NOT NULL AND -priority = $2::int AND queue > $3::text
+   ORDER BY -priority, queue LIMIT 1)
+  UNION ALL
+  SELECT further.* FROM ring CROSS JOIN LATERAL (
+    SELECT -priority, queue FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue > name
+    ORDER BY -priority, queue LIMIT 1) AS further
+  WHERE $6::text IS NULL OR name < $6
+)
+SELECT name FROM ring
+CROSS JOIN LATERAL (
+  SELECT FROM ({_BUCKETS.format(floor="NULL::bigint")}) AS walk CROSS JOIN LATERAL (
+    SELECT FROM asyncqueue.jobs
+    WHERE -priority = p AND queue = name AND seq >> 14 = b AND due <= {_NOW}
+      AND ($4::text[] IS NULL OR kind = ANY($4::text[])) LIMIT 1) AS hit
+  LIMIT 1) AS due
+WHERE ($6::text IS NULL OR name <= $6) AND ($7::text[] IS NULL OR name = ANY($7::text[]))
+  AND NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = ring.name AND paused)
+LIMIT $5
+"""  # noqa: S608 - a constant, joined from constants
+
+# Whether the claim of queue $2[1] at level $7 is all that LOOK would name, and nothing is to be swept.
+_ALONE: Final = f"""
+(SELECT 1 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority < $7 ORDER BY -priority LIMIT 1) IS NULL
+AND (SELECT 1 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = $7 AND queue < ($2::text[])[1]
+     ORDER BY -priority, queue LIMIT 1) IS NULL
+AND (SELECT 1 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = $7 AND queue > ($2::text[])[1]
+     ORDER BY -priority, queue LIMIT 1) IS NULL
+AND NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = ($2::text[])[1] AND paused)
+AND NOT EXISTS ({_SWEEPABLE})
+"""  # noqa: S608 - a constant, joined from a constant
+# The first $3[n] eligible jobs of each queue $2[n] at level $7; $5 owner, $6 lease in ms. $8 is a fine bucket
+# before which the queue $2[1] has no live job, or NULL: entries of jobs that have ended stay in an index until the
+# next vacuum, and would all be passed over again. Given one, nothing is claimed unless that queue is alone. Also
+# what each job was before, for the history of a lease that was lost, and the queue's first fine bucket with a live
+# job.
 CLAIM: Final = f"""
-WITH picked AS MATERIALIZED ({_PICK.format(now=_NOW, lock="FOR UPDATE SKIP LOCKED")})
+WITH picked AS MATERIALIZED (
+  SELECT job.* FROM unnest($2::text[], $3::int[]) AS wanted(name, room)
+  CROSS JOIN (SELECT $7::int AS p WHERE $8::bigint IS NULL OR ({_ALONE})) AS level
+  CROSS JOIN LATERAL (
+    SELECT found.* FROM {_FOUND.format(now=_NOW, lock="FOR UPDATE SKIP LOCKED", floor="$8::bigint")}
+    LIMIT room) AS job)
 UPDATE asyncqueue.jobs SET status = 'leased', attempts = jobs.attempts + 1, token = jobs.token + 1, owner = $5,
   lease_until = least({_NOW} + $6::bigint, deadline), reason = NULL
 FROM picked WHERE jobs.seq = picked.seq
 RETURNING jobs.id, qty, jobs.owner, jobs.token, jobs.attempts, lease_until, jobs.queue, kind, payload,
   jobs.priority, max_attempts, deadline, lease_until - {_NOW}, jobs.seq, picked.status, picked.token,
-  picked.attempts, picked.owner
+  picked.attempts, picked.owner, (
+    SELECT seq >> 7 FROM asyncqueue.jobs
+    WHERE due IS NOT NULL AND -priority = $7 AND queue = ($2::text[])[1]
+      AND seq >> 7 >= coalesce($8::bigint, '-9223372036854775808')
+    ORDER BY -priority, queue, seq >> 7 LIMIT 1) AS floor
 """  # noqa: S608 - a constant, joined from constants
 
 SWEEP: Final = f"""
@@ -438,14 +516,14 @@ REDRIVES: Final = "SELECT coalesce(sum(rows_now), 0)::bigint FROM asyncqueue.tot
 
 # The smallest due time over all coarse buckets that hold live jobs: one seek a bucket.
 _WALK: Final = """
-WITH RECURSIVE walk(q, p, b, due) AS (
-  (SELECT queue, -priority, seq >> 14, due FROM asyncqueue.jobs WHERE due IS NOT NULL
-   ORDER BY queue, -priority, seq >> 14, due LIMIT 1)
+WITH RECURSIVE walk(p, q, b, due) AS (
+  (SELECT -priority, queue, seq >> 14, due FROM asyncqueue.jobs WHERE due IS NOT NULL
+   ORDER BY -priority, queue, seq >> 14, due LIMIT 1)
   UNION ALL
   SELECT further.* FROM walk CROSS JOIN LATERAL (
-    SELECT queue, -priority, seq >> 14, due FROM asyncqueue.jobs
-    WHERE due IS NOT NULL AND (queue, -priority, seq >> 14) > (q, p, b)
-    ORDER BY queue, -priority, seq >> 14, due LIMIT 1) AS further
+    SELECT -priority, queue, seq >> 14, due FROM asyncqueue.jobs
+    WHERE due IS NOT NULL AND (-priority, queue, seq >> 14) > (p, q, b)
+    ORDER BY -priority, queue, seq >> 14, due LIMIT 1) AS further
 )
 """
 NEXT_DUE: Final = f"""{_WALK}
@@ -499,8 +577,11 @@ MOVE_UNSEAL: Final = (
     *(f"DROP TRIGGER IF EXISTS moving_sealed ON asyncqueue.{table}" for table in _SEALED),
     "DROP FUNCTION IF EXISTS asyncqueue.moving_refuse()",
 )
-MOVE_HAS: Final = """
-SELECT 1 FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1 AND relname = 'moving'
+# The columns of whatever is named so in the schema $1: it may be somebody else's.
+MOVE_COLUMNS: Final = """
+SELECT attname::text
+FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace JOIN pg_attribute ON attrelid = c.oid
+WHERE nspname = $1 AND relname = 'moving' AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 MOVE_LOOK: Final = "SELECT move, role, peer, stage FROM asyncqueue.moving"
 MOVE_MARK: Final = """

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from asyncqueue.clock import Clock
-from asyncqueue.errors import BadEffect, Conflict, NotDead, QueueFull
+from asyncqueue.errors import BadEffect, Conflict, InvalidJob, NotDead, QueueFull
 from asyncqueue.job import (
     EffectWork,
     FailedAttempt,
@@ -30,6 +30,7 @@ from asyncqueue.stores.postgres import schema, statements
 from asyncqueue.stores.postgres.address import Address
 from asyncqueue.stores.postgres.connection import Connection, Database, Profile, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
+from asyncqueue.stores.postgres.floor import Floor
 from asyncqueue.stores.postgres.listen import Listener
 from asyncqueue.stores.postgres.turns import Turns
 from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
@@ -42,11 +43,11 @@ T = TypeVar("T")
 # over all of them.
 _SWEEP_MAX: Final = 4_096
 _DETAIL_MAX: Final = 10_000
-_PICKS_MAX: Final = 3  # looks of one claim over several queues while others take what it saw
 _UNEXPLAINED: Final = FailedAttempt("")
 _LOST: Final = FailedAttempt("lease ran out without a report", "unknown")
 _CANCELLED: Final = FailedAttempt("cancelled while it was leased", "unknown")
 _LEASED_COLUMNS: Final = 13  # of CLAIM: what a LeasedJob is made of; behind them, what the job was before
+_VALUES: Final = (str, int, type(None))
 _NEW_JOB: Final = 9  # values of a new job, of a ticket
 _TICKET: Final = 5
 
@@ -57,13 +58,20 @@ Ended = tuple[str, int, int, str, str, FailedAttempt]
 class PostgresTransaction:
     """The verbs on a connection whose transaction is open; commits and rolls back nothing itself."""
 
-    def __init__(
-        self, connection: Connection, now_ms: int | None, rules: Rules, turns: Turns, render: Callable[[str], str]
+    def __init__(  # noqa: PLR0913, PLR0917 - made in one place
+        self,
+        connection: Connection,
+        now_ms: int | None,
+        rules: Rules,
+        turns: Turns,
+        floor: Floor | None,
+        render: Callable[[str], str],
     ) -> None:
         self._connection = connection
         self._now_ms = now_ms  # None: the server's clock
         self._rules = rules
         self._turns = turns
+        self.floor = floor  # to be kept once it is committed
         self._render = render
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
@@ -108,53 +116,59 @@ class PostgresTransaction:
 
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """See `stores.base.Transaction`."""
-        names = [row[0] for row in await self._timed(statements.LOOK)]
-        if None in names:
-            await self.sweep(_SWEEP_MAX)
-        wanted = [name for name in names if name is not None and (claim.queues is None or name in claim.queues)]
-        if not wanted:
-            return []
-        if len(wanted) == 1:
-            taken = await self._take({wanted[0]: claim.limit}, claim)
-            taken.sort(key=lambda row: (-row["priority"], row["seq"]))
-        else:
-            taken = await self._take_in_turns(wanted, claim)
+        taken = await self._take_above(self.floor, claim) if self.floor is not None else []
+        if len(taken) < claim.limit:
+            self.floor = None
+            taken += await self._take_all(claim, claim.limit - len(taken))
         await self._remember(
             (row["id"], row[15], row[16], row[17], "lost", _LOST) for row in taken if row[14] == Status.LEASED
         )
         return [LeasedJob(*row[:_LEASED_COLUMNS]) for row in taken]
 
-    async def _take(self, rooms: dict[str, int], claim: Claim) -> list[Any]:
-        """Lease up to so many jobs of each queue."""
-        kinds = None if claim.kinds is None else list(claim.kinds)
-        return await self._timed(statements.CLAIM, [*rooms], [*rooms.values()], kinds, claim.owner, claim.lease_ms)
+    async def _take_above(self, floor: Floor, claim: Claim) -> list[Any]:
+        """Lease jobs of the only queue there is, if it still is; where it begins is known."""
+        if not floor.holds or (claim.queues is not None and floor.queue not in claim.queues):
+            return []
+        rows = await self._take(floor.level, {floor.queue: claim.limit}, claim, floor.bucket)
+        if rows:
+            self.floor = floor.raised(rows)
+        return rows
 
-    async def _take_in_turns(self, names: list[str], claim: Claim) -> list[Any]:
-        """Look at what the queues offer, then take from each as much as its turns give it, in their order."""
+    async def _take_all(self, claim: Claim, limit: int) -> list[Any]:
+        """Lease jobs of whatever levels and queues there are."""
+        levels = await self._timed(statements.LOOK)
+        if any(level is None for level, _name, _has_more in levels):
+            await self.sweep(_SWEEP_MAX)
         taken: list[Any] = []
-        for _look in range(_PICKS_MAX):
-            left = claim.limit - len(taken)
-            order = await self._order(names, left, claim)
-            if not order:
+        for level, name, has_more in levels:  # the best first
+            if level is None or len(taken) == limit:
                 break
-            rows = await self._take(dict(Counter(order)), claim)
-            rows.sort(key=lambda row: (-row["priority"], row["seq"]))
-            lines = {name: iter([row for row in rows if row["queue"] == name]) for name in names}
-            found = [row for name in order if (row := next(lines[name], None)) is not None]
-            taken += sorted(found, key=lambda row: -row["priority"])
-            if len(rows) == len(order):
-                break
+            if has_more:
+                taken += await self._take_in_turns(level, limit - len(taken), claim)
+            elif claim.queues is None or name in claim.queues:
+                rows = await self._take(level, {name: limit - len(taken)}, claim)
+                if not taken and level == levels[0][0]:
+                    self.floor = Floor.seen(rows, level, name)
+                taken += rows
         return taken
 
-    async def _order(self, names: list[str], limit: int, claim: Claim) -> list[str]:
-        """Return whose turn it is, one name for each job that is there to be taken."""
+    async def _take(self, level: int, rooms: dict[str, int], claim: Claim, floor: int | None = None) -> list[Any]:
+        """Lease up to so many jobs of each queue at this level; in the order of their seq."""
         kinds = None if claim.kinds is None else list(claim.kinds)
-        offered: dict[str, Counter[int]] = {}
-        start = 0
-        for name, seq, priority, _status in await self._timed(statements.PICK, names, [limit] * len(names), kinds):
-            offered.setdefault(name, Counter())[priority] += 1
-            start += seq
-        return self._turns.take(offered, limit, start)
+        wanted = ([*rooms], [*rooms.values()], kinds)
+        rows = await self._timed(statements.CLAIM, *wanted, claim.owner, claim.lease_ms, level, floor)
+        return sorted(rows, key=itemgetter("seq"))
+
+    async def _take_in_turns(self, level: int, limit: int, claim: Claim) -> list[Any]:
+        """Lease jobs of several queues at this level, in their turns."""
+        kinds = None if claim.kinds is None else list(claim.kinds)
+        queues = None if claim.queues is None else list(claim.queues)
+
+        async def ring(after: str, until: str | None, count: int) -> list[str]:
+            rows = await self._timed(statements.RING, level, after, kinds, count, until, queues)
+            return [row[0] for row in rows]
+
+        return await self._turns.claim(level, limit, ring, lambda rooms: self._take(level, rooms, claim))
 
     async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """See `stores.base.Transaction`."""
@@ -260,6 +274,7 @@ class PostgresTransaction:
 
     async def redrive(self, redrives: Sequence[Redrive]) -> list[bool | NotDead]:
         """See `stores.base.Transaction`."""
+        self.floor = None
         first: dict[str, Redrive] = {}
         for redrive in redrives:
             first.setdefault(redrive.id, redrive)
@@ -345,6 +360,7 @@ class PostgresStore:
         self._clock = clock
         self._rules = rules
         self._turns = Turns()
+        self._floor: Floor | None = None
         self._listener = Listener(database)
 
     @classmethod
@@ -391,13 +407,21 @@ class PostgresStore:
 
     async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:  # noqa: ARG002
         """See `stores.base.Store`; `inline` makes no difference here."""
+        before = self._floor
+        made: list[PostgresTransaction] = []
 
         async def run(connection: Connection) -> T:
-            return await work(
-                PostgresTransaction(connection, self._now_ms(), self._rules, self._turns, self._database.sql)
-            )
+            made[:] = [
+                PostgresTransaction(
+                    connection, self._now_ms(), self._rules, self._turns, before, self._database.sql
+                )
+            ]
+            return await work(made[0])
 
-        return await self._database.write(run)
+        result = await self._database.write(run)
+        if made[0].floor is not before:
+            self._floor = made[0].floor
+        return result
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
         """See `stores.base.Store`."""
@@ -483,10 +507,10 @@ class PostgresStore:
             ((due, now_ms),) = await self._database.read(statements.NEXT_DUE_OF_KINDS, *asked)
         return None if due is None else max(0, due - now_ms)
 
-    async def version(self) -> int:
+    async def version(self, *, of_ends: bool = False) -> int:
         """See `stores.base.Store`."""
         self._database.check_usable()
-        return await self._listener.version()
+        return await (self._listener.asked() if of_ends else self._listener.version())
 
     async def close(self) -> None:
         """See `stores.base.Store`."""
@@ -502,6 +526,12 @@ def _ended(ticket: Ticket, outcome: str, failure: FailedAttempt | None) -> Ended
 
 
 def _columns(rows: Iterable[Sequence[Any]], width: int) -> list[list[Any]]:
-    """Return a set as it travels: one list a column, `width` of them also if there are no rows."""
+    """Return a set as it travels: one list a column, `width` of them also if there are no rows.
+
+    Raises `InvalidJob` for a value of another kind: the driver would take a collection for one more dimension.
+    """
     columns = [list(column) for column in zip(*rows, strict=True)]
+    for kind in {kind for column in columns for kind in set(map(type, column))}:
+        if not issubclass(kind, _VALUES):
+            raise InvalidJob(f"a value has no place in its column: {kind.__name__}")
     return columns or [[] for _ in range(width)]

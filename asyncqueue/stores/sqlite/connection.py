@@ -25,6 +25,7 @@ import aiosqlite
 from asyncqueue.errors import (
     ConfigError,
     ForkedProcess,
+    InvalidJob,
     NotAQueue,
     StoreBusy,
     StoreClosed,
@@ -531,6 +532,10 @@ class Database:
                     # Whoever keeps the error would keep a half-read cursor with it, and its lock on the file.
                     traceback.clear_frames(error.__traceback__)
                     raise self._told(error) from error
+            except InvalidJob:
+                raise
+            except UnicodeError as error:
+                raise InvalidJob(f"{self.path}: a value has no place in its column: {error}") from error
             except ValueError as error:  # the driver's word for a closed connection
                 raise StoreClosed(f"{self.path}: is closed") from error
             self._note_busy()

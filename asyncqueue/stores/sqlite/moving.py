@@ -6,7 +6,17 @@ from typing import Any
 
 import aiosqlite
 
-from asyncqueue.stores.move import TABLES, Key, Mark, Row, check_empty, check_leases, check_mark, check_place
+from asyncqueue.stores.move import (
+    TABLES,
+    Key,
+    Mark,
+    Row,
+    check_empty,
+    check_leases,
+    check_mark,
+    check_place,
+    has_marks,
+)
 from asyncqueue.stores.sqlite import statements
 from asyncqueue.stores.sqlite.connection import Database, Profile
 from asyncqueue.stores.sqlite.store import SqliteStore
@@ -32,7 +42,8 @@ class SqliteSide:
 
     async def mark(self) -> Mark | None:
         """See `stores.move.Side`."""
-        if not await self._database.read(statements.MOVE_HAS):
+        columns = await self._database.read(statements.MOVE_COLUMNS)
+        if not has_marks([row[0] for row in columns], self.shown):
             return None
         rows = await self._database.read(statements.MOVE_LOOK)
         return Mark(*rows[0]) if rows else None

@@ -47,10 +47,10 @@ __all__ = [
     "LOOK",
     "LOST",
     "MOVED",
+    "MOVE_COLUMNS",
     "MOVE_COUNT",
     "MOVE_EMPTY",
     "MOVE_FORGET",
-    "MOVE_HAS",
     "MOVE_LAST",
     "MOVE_LEASES",
     "MOVE_LOOK",
@@ -714,7 +714,8 @@ MOVE_SEAL: Final = tuple(
     for table, verb in _SEALED
 )
 MOVE_UNSEAL: Final = tuple(f"DROP TRIGGER IF EXISTS moving_{table}_{verb.lower()}" for table, verb in _SEALED)
-MOVE_HAS: Final = "SELECT 1 FROM sqlite_schema WHERE name = 'moving'"
+# The columns of whatever is named so: it may be somebody else's.
+MOVE_COLUMNS: Final = "SELECT name FROM pragma_table_info('moving') ORDER BY cid"
 MOVE_LOOK: Final = "SELECT move, role, peer, stage FROM moving"
 MOVE_MARK: Final = (
     "INSERT OR REPLACE INTO moving (one, move, role, peer, stage) VALUES (1, :move, :role, :peer, :stage)"

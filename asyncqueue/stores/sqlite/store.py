@@ -571,8 +571,11 @@ class SqliteStore:
         due = min((due for due in dues if due is not None), default=None)
         return None if due is None else max(0, due - self._clock.now_ms())
 
-    async def version(self) -> int:
-        """See `stores.base.Store`. Asks SQLite only if the files have changed, or some milliseconds ago."""
+    async def version(self, *, of_ends: bool = False) -> int:  # noqa: ARG002
+        """See `stores.base.Store`; asks SQLite only if the files have changed, or some milliseconds ago.
+
+        `of_ends` makes no difference here.
+        """
         self._database.check_usable()
         mark = mark_of(self._database.path)
         if mark is None or mark != self._version_mark or time.monotonic() >= self._version_until:

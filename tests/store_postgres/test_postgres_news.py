@@ -1,0 +1,76 @@
+"""A commit tells of jobs that wait, not of those that end: commits that notify take turns on the whole server."""
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from asyncqueue import Dispatcher
+from asyncqueue.lifecycle import Status
+from asyncqueue.queue import Queue
+from tests.store.raw import schema_of, server_of
+
+
+@pytest.fixture
+async def news(own_url):
+    """A queue, and a function that returns how many notifications came since it was asked last."""
+    async with Queue.open(own_url) as queue:
+        listener = await asyncpg.connect(server_of(own_url))
+        heard = []
+        await listener.add_listener(schema_of(own_url), lambda *_: heard.append(1))
+
+        async def since():
+            await listener.execute("SELECT 1")  # what was sent before its answer has arrived
+            count = len(heard)
+            heard.clear()
+            return count
+
+        yield queue, since
+        await listener.close()
+
+
+async def test_only_jobs_that_wait_are_told_of(news):
+    queue, since = news
+    for job_id in "abc":
+        await queue.enqueue(job_id, 1)
+    assert await since() == 3
+    one, two, three = await queue.claim("w", limit=3)
+    await queue.finish(one, "ok")
+    await queue.finish(two, "permanent")
+    assert await since() == 0
+    await queue.finish(three, "retry")
+    assert await since() == 1
+    await queue.redrive("b", note="again")
+    assert await since() == 1
+    await queue.cancel("b")
+    assert await queue.purge_set(Status.DONE, 0, 9) == 1
+    assert await since() == 0
+
+
+async def test_end_by_another_process_is_noticed_by_who_waits_for_it(news, own_url):
+    queue, _since = news
+    await queue.enqueue("a", 1)
+    (leased,) = await queue.claim("w")
+    async with Queue.open(own_url) as other, asyncio.timeout(20):
+        waiting = asyncio.ensure_future(other.wait("a"))
+        while not other._store._listener._asked_at > 0:
+            await asyncio.sleep(0)
+        await queue.finish(leased, "ok")
+        assert (await waiting).status == "done"
+
+
+async def test_drain_ends_when_another_process_has_ended_its_job(news, own_url):
+    """Long before the lease would be over, which is what the drain knows of."""
+    queue, _since = news
+    await queue.enqueue("a", 1)
+    (leased,) = await queue.claim("w", lease_ms=3_600_000)
+
+    async def nobody(job):
+        raise AssertionError(job)
+
+    async with Queue.open(own_url) as other, Dispatcher(other, nobody) as dispatcher, asyncio.timeout(20):
+        draining = asyncio.ensure_future(dispatcher.drain())
+        while not dispatcher._claim.idle:
+            await asyncio.sleep(0.001)
+        await queue.finish(leased, "ok")
+        await draining
