@@ -1,0 +1,237 @@
+"""Runs the tests of one file on mutant after mutant, each in a forked process, up to the first failure.
+
+The processes are forked from one that has pytest and the libraries in memory, but nothing of this project: so a
+mutant costs the import of the project and the tests, not that of the world. Each of the `jobs` workers breaks the
+file in a copy of the project of its own.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import math
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.mutation.operators import Mutant
+
+__all__ = ["Judge", "Verdict"]
+
+ROOT: Final = Path(__file__).parents[2]
+_COPIED: Final = ("asyncqueue", "receiver", "tests", "examples", "docs")
+_FILES: Final = ("pyproject.toml", "README.md", "Makefile")
+_PRELOADED: Final = (
+    "_pytest.assertion.rewrite",
+    "aiohttp.web",
+    "aiosqlite",
+    "anyio._backends._asyncio",
+    "asyncpg",
+    "hypothesis.stateful",
+    "psutil",
+    "pytest_asyncio",
+    "sqlalchemy.ext.asyncio",
+)
+_OURS: Final = ("asyncqueue", "receiver", "tests")
+_OPTIONS: Final = (
+    "-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist",
+    "-p", "no:schemathesis", "-o", "addopts=", "--hypothesis-seed=0",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a mutant: killed `by` a test, by the clock, or (`by` is None) not at all."""
+
+    mutant: Mutant
+    by: str | None
+    seconds: float
+
+
+class _Told:
+    """A pytest plugin: puts the likely killers first, leaves out the slow, and tells how it went."""
+
+    def __init__(self, order: dict[str, float] | None) -> None:
+        self._order = order
+        self.seconds: Counter[str] = Counter()
+        self.failed: str | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self._order is not None:
+            order = self._order
+            items[:] = sorted((i for i in items if i.nodeid in order), key=lambda item: order[item.nodeid])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+        if report.failed:
+            self.failed = self.failed or report.nodeid
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed = self.failed or f"{report.nodeid} (cannot be collected)"
+
+
+@dataclass(slots=True)
+class _Running:
+    pid: int
+    answer: io.FileIO
+    mutant: Mutant
+    copy: Path
+    began: float
+
+
+class Judge:
+    """Judges mutants of the file `target` by `tests`, of which those slower than `slowest_s` are left out.
+
+    A mutant that takes longer than `limit_s` (by default much longer than the unbroken tests did) is killed by it.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        tests: Sequence[str],
+        scratch: Path,
+        *,
+        jobs: int,
+        slowest_s: float,
+        limit_s: float | None = None,
+        root: Path = ROOT,
+    ) -> None:
+        self._target = target
+        self._tests = tests
+        self._copies = [_copied(root, scratch / f"copy{number}") for number in range(jobs)]
+        self._slowest_s = slowest_s
+        self._order: dict[str, float] = {}
+        self._limit_s = limit_s
+
+    def prepare(self) -> int:
+        """Run the unbroken tests in every copy, and note how long each takes. Return their number."""
+        for name in _PRELOADED:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        for copy in self._copies:  # each keeps compiled files of its own
+            answer = _answer_of(*_forked(copy, self._tests, None, writes=True), 600.0)
+            if answer is None or answer["failed"] or not answer["seconds"]:
+                raise RuntimeError(f"the tests of {self._target} fail unbroken: {answer and answer['failed']}")
+            self._order = {test: s for test, s in answer["seconds"].items() if s <= self._slowest_s}
+            for compiled in (copy / self._target).parent.glob(f"__pycache__/{Path(self._target).stem}.*"):
+                compiled.unlink()
+        self._limit_s = self._limit_s or 10 + 3 * sum(self._order.values())
+        return len(self._order)
+
+    def judged(self, mutants: Sequence[Mutant], until: float) -> Iterator[Verdict]:
+        """Judge the mutants, until `until` (of `time.monotonic`): what was not begun then is not judged."""
+        source = (self._copies[0] / self._target).read_bytes()
+        limit_s = self._limit_s or math.inf
+        waiting = list(reversed(mutants))
+        free = list(self._copies)
+        running: list[_Running] = []
+        while running or (waiting and time.monotonic() < until):
+            while free and waiting and time.monotonic() < until:
+                mutant, copy = waiting.pop(), free.pop()
+                (copy / self._target).write_bytes(mutant.applied_to(source))
+                pid, answer = _forked(copy, self._tests, self._order, writes=False)
+                running.append(_Running(pid, answer, mutant, copy, time.monotonic()))
+            for one in self._ended(running, limit_s):
+                running.remove(one)
+                (one.copy / self._target).write_bytes(source)
+                free.append(one.copy)
+                yield self._verdict(one, limit_s)
+
+    @staticmethod
+    def _ended(running: list[_Running], limit_s: float) -> list[_Running]:
+        ready = select.select([one.answer for one in running], [], [], 0.5)[0]
+        now = time.monotonic()
+        return [one for one in running if one.answer in ready or now - one.began > limit_s]
+
+    def _verdict(self, one: _Running, limit_s: float) -> Verdict:
+        spent = time.monotonic() - one.began
+        answer = _answer_of(one.pid, one.answer, 0.0 if spent > limit_s else 30.0)
+        by = "the clock, or the end of its process" if answer is None else answer["failed"]
+        if by in self._order:  # who has killed one may well kill the next
+            self._order[by] = min(self._order.values()) - 1
+        return Verdict(one.mutant, by, spent)
+
+
+def _copied(root: Path, copy: Path) -> Path:
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(parents=True)
+    ignored = shutil.ignore_patterns("__pycache__", ".*")
+    for name in _COPIED:
+        if (root / name).exists():
+            shutil.copytree(root / name, copy / name, ignore=ignored)
+    for name in _FILES:
+        if (root / name).exists():
+            shutil.copy(root / name, copy / name)
+    return copy
+
+
+def _forked(
+    copy: Path, tests: Sequence[str], order: dict[str, float] | None, *, writes: bool
+) -> tuple[int, io.FileIO]:
+    """Fork a process that runs the tests in `copy` and writes what they told into the pipe."""
+    read, write = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        return pid, io.FileIO(read)
+    try:  # from here on in the child
+        os.close(read)
+        os.setsid()
+        try:
+            told = _run(copy, tests, order, writes=writes)
+        except BaseException as error:  # noqa: BLE001 - told to the parent
+            told = {"failed": f"the run itself: {error!r}", "seconds": {}}
+        os.write(write, json.dumps(told).encode())
+    finally:
+        os._exit(0)
+
+
+def _run(copy: Path, tests: Sequence[str], order: dict[str, float] | None, *, writes: bool) -> dict[str, Any]:
+    os.chdir(copy)
+    quiet = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(quiet, descriptor)
+    for name in [name for name in sys.modules if name.partition(".")[0] in _OURS]:
+        del sys.modules[name]
+    sys.path.insert(0, str(copy))
+    os.environ["PYTHONPATH"] = str(copy)
+    sys.dont_write_bytecode = not writes
+    if not writes:
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    importlib.invalidate_caches()
+    told = _Told(order)
+    code = pytest.main([*_OPTIONS, "-k", "not postgres", *tests], plugins=[told])
+    failed = told.failed or (None if code == pytest.ExitCode.OK else f"pytest ended by {code!r}")
+    return {"failed": failed, "seconds": told.seconds if order is None else {}}
+
+
+def _answer_of(pid: int, answer: io.FileIO, patience_s: float) -> dict[str, Any] | None:
+    """Wait for the answer and end the process and whatever it began; None if there is no answer."""
+    told = b""
+    end = time.monotonic() + patience_s
+    with answer:
+        while select.select([answer], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not (part := answer.read(1 << 20)):
+                break
+            told += part
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    try:
+        answered: dict[str, Any] = json.loads(told)
+    except ValueError:
+        return None
+    return answered
