@@ -46,6 +46,7 @@ _OURS: Final = ("asyncqueue", "receiver", "tests")
 _OPTIONS: Final = (
     "-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist",
     "-p", "no:schemathesis", "-o", "addopts=", "--hypothesis-seed=0",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning",  # the libraries are in memory before pytest begins
 )  # fmt: skip
 
 
