@@ -4,7 +4,7 @@ from contextlib import closing
 import contract_tools as tools
 import pytest
 
-from asyncqueue.worker import claim, redrive
+from asyncqueue.worker import claim, open_queue, redrive
 
 DEAD = {"status": "dead", "attempts": 3, "token": 7, "reason": "exhausted", "available_at": 5}
 
@@ -174,3 +174,18 @@ async def test_a_wrong_time_is_a_value_error(bad, con, path):
 @pytest.mark.parametrize("bad", tools.named(tools.bad_ints(1, 60_000)))
 async def test_a_wrong_time_to_live_is_a_value_error(bad, con, path):
     await assert_refused(con, path, "a", 600, bad, "n")
+
+
+async def test_a_rollback_that_fails_is_noted_on_the_error_that_asked_for_it(path):
+    before = tools.put(path, **DEAD)
+    con = await open_queue(path)
+
+    def closed(_point):
+        con._conn.close()
+        raise LookupError("the first error")
+
+    with pytest.raises(LookupError, match="the first error") as raised:
+        await redrive(con, "a", 600, 2_000, "n", closed)
+    assert raised.value.__notes__ == ["the rollback failed as well: Cannot operate on a closed database."]
+    await con.close()
+    assert tools.job(path) == before
