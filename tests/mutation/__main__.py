@@ -1,7 +1,9 @@
 """Break the core in one place after the other and print the breaks that no test notices."""
 
 import argparse
+import contextlib
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -28,6 +30,7 @@ def main() -> int:
     parser.add_argument("--slowest", type=float, default=1.0, help="leave out tests that take longer, in seconds")
     parser.add_argument("--min", type=float, default=90.0, help="the score to reach, in percent")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _cut_off)
     killed = judged = 0
     for target in TARGETS:
         if (not options.files or target.file in options.files) and options.named in str(target):
@@ -50,17 +53,27 @@ def _one(target: Target, options: argparse.Namespace) -> tuple[int, int]:
         judge = Judge(target.file, target.tests, Path(scratch), jobs=options.jobs, slowest_s=options.slowest)
         tests = judge.prepare()
         print(f"{target}: {len(every)} mutants, {equivalent} of them equivalent; {tests} tests", flush=True)
-        for verdict in judge.judged(mutants, time.monotonic() + options.seconds):
-            judged += 1
-            killed += verdict.by is not None
-            if verdict.by is None:
-                mutant = verdict.mutant
-                print(
-                    f"  survived: line {mutant.line}, {mutant.place}\n    - {mutant.was}\n    + {mutant.now}",
-                    flush=True,
-                )
+        verdicts = judge.judged(mutants, time.monotonic() + options.seconds)
+        with contextlib.closing(verdicts), contextlib.suppress(_CutOff):
+            for verdict in verdicts:
+                judged += 1
+                killed += verdict.by is not None
+                if verdict.by is None:
+                    _print_survivor(verdict.mutant)
     print(f"{target}: {killed} of {judged} killed, {100 * killed / max(judged, 1):.1f} %", flush=True)
     return killed, judged
+
+
+def _print_survivor(mutant: Mutant) -> None:
+    print(f"  survived: line {mutant.line}, {mutant.place}\n    - {mutant.was}\n    + {mutant.now}", flush=True)
+
+
+class _CutOff(BaseException):
+    """SIGTERM: what was judged until then counts."""
+
+
+def _cut_off(*_signal: object) -> None:
+    raise _CutOff
 
 
 def equivalents(file: str) -> dict[tuple[str, str, str], str]:

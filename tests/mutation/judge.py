@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -111,44 +111,52 @@ class Judge:
     ) -> None:
         self._target = target
         self._tests = tests
-        self._copies = [_copied(root, scratch / f"copy{number}") for number in range(jobs)]
+        self._copies = [scratch / f"copy{number}" for number in range(jobs)]
+        self._root = root
         self._slowest_s = slowest_s
         self._order: dict[str, float] = {}
         self._limit_s = limit_s
 
     def prepare(self) -> int:
-        """Run the unbroken tests in every copy, and note how long each takes. Return their number."""
+        """Run the unbroken tests, and note how long each takes. Return their number."""
         for name in _PRELOADED:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-        for copy in self._copies:  # each keeps compiled files of its own
-            answer = _answer_of(*_forked(copy, self._tests, None, writes=True), 600.0)
-            if answer is None or answer["failed"] or not answer["seconds"]:
-                raise RuntimeError(f"the tests of {self._target} fail unbroken: {answer and answer['failed']}")
-            self._order = {test: s for test, s in answer["seconds"].items() if s <= self._slowest_s}
-            for compiled in (copy / self._target).parent.glob(f"__pycache__/{Path(self._target).stem}.*"):
-                compiled.unlink()
+        first = self._copies[0]
+        _copy(self._root, first)
+        answer = _answer_of(*_forked(first, self._tests, None, writes=True), 600.0)
+        if answer is None or answer["failed"] or not answer["seconds"]:
+            raise RuntimeError(f"the tests of {self._target} fail unbroken: {answer and answer['failed']}")
+        self._order = {test: s for test, s in answer["seconds"].items() if s <= self._slowest_s}
         self._limit_s = self._limit_s or 10 + 3 * sum(self._order.values())
+        for compiled in (first / self._target).parent.glob(f"__pycache__/{Path(self._target).stem}.*"):
+            compiled.unlink()
+        for copy in self._copies[1:]:  # with the compiled files of all that is not broken
+            shutil.copytree(first, copy)
         return len(self._order)
 
-    def judged(self, mutants: Sequence[Mutant], until: float) -> Iterator[Verdict]:
+    def judged(self, mutants: Sequence[Mutant], until: float) -> Generator[Verdict]:
         """Judge the mutants, until `until` (of `time.monotonic`): what was not begun then is not judged."""
         source = (self._copies[0] / self._target).read_bytes()
         limit_s = self._limit_s or math.inf
         waiting = list(reversed(mutants))
         free = list(self._copies)
         running: list[_Running] = []
-        while running or (waiting and time.monotonic() < until):
-            while free and waiting and time.monotonic() < until:
-                mutant, copy = waiting.pop(), free.pop()
-                (copy / self._target).write_bytes(mutant.applied_to(source))
-                pid, answer = _forked(copy, self._tests, self._order, writes=False)
-                running.append(_Running(pid, answer, mutant, copy, time.monotonic()))
-            for one in self._ended(running, limit_s):
-                running.remove(one)
-                (one.copy / self._target).write_bytes(source)
-                free.append(one.copy)
-                yield self._verdict(one, limit_s)
+        try:
+            while running or (waiting and time.monotonic() < until):
+                while free and waiting and time.monotonic() < until:
+                    mutant, copy = waiting.pop(), free.pop()
+                    (copy / self._target).write_bytes(mutant.applied_to(source))
+                    pid, answer = _forked(copy, self._tests, self._order, writes=False)
+                    running.append(_Running(pid, answer, mutant, copy, time.monotonic()))
+                for one in self._ended(running, limit_s):
+                    running.remove(one)
+                    (one.copy / self._target).write_bytes(source)
+                    free.append(one.copy)
+                    yield self._verdict(one, limit_s)
+        finally:  # a run that is cut off leaves no process behind
+            for one in running:
+                _answer_of(one.pid, one.answer, 0.0)
 
     @staticmethod
     def _ended(running: list[_Running], limit_s: float) -> list[_Running]:
@@ -165,8 +173,7 @@ class Judge:
         return Verdict(one.mutant, by, spent)
 
 
-def _copied(root: Path, copy: Path) -> Path:
-    shutil.rmtree(copy, ignore_errors=True)
+def _copy(root: Path, copy: Path) -> None:
     copy.mkdir(parents=True)
     ignored = shutil.ignore_patterns("__pycache__", ".*")
     for name in _COPIED:
@@ -175,7 +182,6 @@ def _copied(root: Path, copy: Path) -> Path:
     for name in _FILES:
         if (root / name).exists():
             shutil.copy(root / name, copy / name)
-    return copy
 
 
 def _forked(
@@ -190,6 +196,7 @@ def _forked(
         return pid, io.FileIO(read)
     try:  # from here on in the child
         os.close(read)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setsid()
         try:
             told = _run(copy, tests, order, writes=writes)
