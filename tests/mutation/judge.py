@@ -29,8 +29,7 @@ from tests.mutation.operators import Mutant
 __all__ = ["Judge", "Verdict"]
 
 ROOT: Final = Path(__file__).parents[2]
-_COPIED: Final = ("asyncqueue", "receiver", "tests", "examples", "docs")
-_FILES: Final = ("pyproject.toml", "README.md", "Makefile")
+_NOT_COPIED: Final = shutil.ignore_patterns("__pycache__", ".*", "*.egg-info", "build")
 _PRELOADED: Final = (
     "_pytest.assertion.rewrite",
     "aiohttp.web",
@@ -123,7 +122,7 @@ class Judge:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
         first = self._copies[0]
-        _copy(self._root, first)
+        shutil.copytree(self._root, first, ignore=_NOT_COPIED)
         answer = _answer_of(*_forked(first, self._tests, None, writes=True), 600.0)
         if answer is None or answer["failed"] or not answer["seconds"]:
             raise RuntimeError(f"the tests of {self._target} fail unbroken: {answer and answer['failed']}")
@@ -171,17 +170,6 @@ class Judge:
         if by in self._order:  # who has killed one may well kill the next
             self._order[by] = min(self._order.values()) - 1
         return Verdict(one.mutant, by, spent)
-
-
-def _copy(root: Path, copy: Path) -> None:
-    copy.mkdir(parents=True)
-    ignored = shutil.ignore_patterns("__pycache__", ".*")
-    for name in _COPIED:
-        if (root / name).exists():
-            shutil.copytree(root / name, copy / name, ignore=ignored)
-    for name in _FILES:
-        if (root / name).exists():
-            shutil.copy(root / name, copy / name)
 
 
 def _forked(

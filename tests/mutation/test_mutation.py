@@ -71,7 +71,7 @@ from tests.mutation.operators import mutants_of
 
 root = Path(sys.argv[1])
 judge = Judge(
-    "receiver/law.py", ("tests/test_law.py",), root / "scratch", jobs=2, slowest_s=1.0, root=root, limit_s=3.0
+    "receiver/law.py", ("tests/test_law.py",), root.parent / "scratch", jobs=2, slowest_s=1.0, root=root, limit_s=3.0
 )
 judge.prepare()
 mutants = mutants_of((root / "receiver/law.py").read_bytes())
@@ -100,12 +100,13 @@ def test_count():
 
 
 def test_a_break_is_killed_by_a_test_or_by_the_clock_or_survives(tmp_path):
+    project = tmp_path / "project"
     for name, text in (("receiver/law.py", LAW), ("tests/test_law.py", TESTS), ("pyproject.toml", "")):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "receiver/__init__.py").touch()
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    (project / "receiver/__init__.py").touch()
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, tmp_path],
+        [sys.executable, "-c", PROGRAM, project],
         cwd=ROOT,
         capture_output=True,
         text=True,
