@@ -70,9 +70,8 @@ from tests.mutation.judge import Judge
 from tests.mutation.operators import mutants_of
 
 root = Path(sys.argv[1])
-judge = Judge(
-    "receiver/law.py", ("tests/test_law.py",), root.parent / "scratch", jobs=2, slowest_s=1.0, root=root, limit_s=3.0
-)
+tests, scratch = ("tests/test_law.py",), root.parent / "scratch"
+judge = Judge("receiver/law.py", tests, scratch, jobs=2, slowest_s=1.0, root=root, limit_s=3.0)
 judge.prepare()
 mutants = mutants_of((root / "receiver/law.py").read_bytes())
 for verdict in judge.judged(mutants, time.monotonic() + 60):
