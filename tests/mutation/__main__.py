@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no mutant of a target later")
     parser.add_argument("--jobs", type=int, default=2, help="tests at a time")
     parser.add_argument("--slowest", type=float, default=1.0, help="leave out tests that take longer, in seconds")
+    parser.add_argument("--memory", type=Path, help="a folder that keeps what is known of the unbroken tests")
     parser.add_argument("--min", type=float, default=90.0, help="the score to reach, in percent")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _cut_off)
@@ -51,7 +53,8 @@ def _one(target: Target, options: argparse.Namespace) -> tuple[int, int]:
     killed = judged = 0
     with tempfile.TemporaryDirectory() as scratch:
         judge = Judge(target.file, target.tests, Path(scratch), jobs=options.jobs, slowest_s=options.slowest)
-        tests = judge.prepare()
+        name = re.sub(r"\W+", "-", str(target))
+        tests = judge.prepare(options.memory and options.memory / f"{name}.json")
         print(f"{target}: {len(every)} mutants, {equivalent} of them equivalent; {tests} tests", flush=True)
         verdicts = judge.judged(mutants, time.monotonic() + options.seconds)
         with contextlib.closing(verdicts), contextlib.suppress(_CutOff):

@@ -25,6 +25,7 @@ from typing import Any, Final
 import pytest
 
 from tests.mutation.operators import Mutant
+from tests.mutation.reach import Reach
 
 __all__ = ["Judge", "Verdict"]
 
@@ -41,6 +42,7 @@ _PRELOADED: Final = (
     "pytest_asyncio",
     "sqlalchemy.ext.asyncio",
 )
+_TEST_S_MAX: Final = 6  # a test that a mutant lets hang is ended by it, unless it has a limit of its own
 _OURS: Final = ("asyncqueue", "receiver", "tests")
 _OPTIONS: Final = (
     "-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist",
@@ -113,26 +115,48 @@ class Judge:
         self._copies = [scratch / f"copy{number}" for number in range(jobs)]
         self._root = root
         self._slowest_s = slowest_s
-        self._order: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}
+        self._reach: dict[str, dict[str, list[str]]] = {}
+        self._kills: Counter[str] = Counter()
         self._limit_s = limit_s
 
-    def prepare(self) -> int:
-        """Run the unbroken tests, and note how long each takes. Return their number."""
+    def prepare(self, memory: Path | None = None) -> int:
+        """Run the unbroken tests, note how long each takes and what it reaches, and return their number.
+
+        What is noted is kept in the file `memory`, and taken from there if there it is.
+        """
         for name in _PRELOADED:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
         first = self._copies[0]
         shutil.copytree(self._root, first, ignore=_NOT_COPIED)
-        answer = _answer_of(*_forked(first, self._tests, None, writes=True), 600.0)
-        if answer is None or answer["failed"] or not answer["seconds"]:
-            raise RuntimeError(f"the tests of {self._target} fail unbroken: {answer and answer['failed']}")
-        self._order = {test: s for test, s in answer["seconds"].items() if s <= self._slowest_s}
-        self._limit_s = self._limit_s or 10 + 3 * sum(self._order.values())
+        if memory is not None and memory.exists():
+            answer = json.loads(memory.read_text("utf-8"))
+            _answer_of(*self._forked(first, {}), 600.0)  # compiles
+        else:
+            answer = _answer_of(*self._forked(first, None), 600.0)
+            if answer is None or answer["failed"] or not answer["seconds"]:
+                raise RuntimeError(f"the tests of {self._target} fail unbroken: {answer and answer['failed']}")
+            if memory is not None:
+                memory.write_text(json.dumps(answer), "utf-8")
+        self._seconds = {test: s for test, s in answer["seconds"].items() if s <= self._slowest_s}
+        self._reach = answer["reach"]
+        self._limit_s = self._limit_s or 10 + 3 * sum(self._seconds.values())
         for compiled in (first / self._target).parent.glob(f"__pycache__/{Path(self._target).stem}.*"):
             compiled.unlink()
         for copy in self._copies[1:]:  # with the compiled files of all that is not broken
             shutil.copytree(first, copy)
-        return len(self._order)
+        return len(self._seconds)
+
+    def _order(self, mutant: Mutant, source: bytes) -> dict[str, float]:
+        """Return the tests that reach the mutant, in the order to run them: likely killers first, then the fast."""
+        last = mutant.line + source[mutant.start : mutant.end].count(b"\n")
+        lines = self._reach["lines"]
+        reaching = {test for line in range(mutant.line, last + 1) for test in lines.get(str(line), ())}
+        if "." not in mutant.place:
+            reaching |= set(self._reach["names"].get(mutant.place, ()))
+        tests = reaching & self._seconds.keys() or self._seconds.keys()  # what all import is reached by all
+        return {test: self._seconds[test] - 100 * self._kills[test] for test in tests}
 
     def judged(self, mutants: Sequence[Mutant], until: float) -> Generator[Verdict]:
         """Judge the mutants, until `until` (of `time.monotonic`): what was not begun then is not judged."""
@@ -146,7 +170,7 @@ class Judge:
                 while free and waiting and time.monotonic() < until:
                     mutant, copy = waiting.pop(), free.pop()
                     (copy / self._target).write_bytes(mutant.applied_to(source))
-                    pid, answer = _forked(copy, self._tests, self._order, writes=False)
+                    pid, answer = self._forked(copy, self._order(mutant, source))
                     running.append(_Running(pid, answer, mutant, copy, time.monotonic()))
                 for one in self._ended(running, limit_s):
                     running.remove(one)
@@ -156,6 +180,27 @@ class Judge:
         finally:  # a run that is cut off leaves no process behind
             for one in running:
                 _answer_of(one.pid, one.answer, 0.0)
+
+    def _forked(self, copy: Path, order: dict[str, float] | None) -> tuple[int, io.FileIO]:
+        """Fork a process that runs the tests in `copy`, all of them without an `order`, and tells by a pipe."""
+        read, write = os.pipe()
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid:
+            os.close(write)
+            return pid, io.FileIO(read)
+        try:  # from here on in the child
+            os.close(read)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.setsid()
+            try:
+                told = _run(copy, self._target, self._tests, order)
+            except BaseException as error:  # noqa: BLE001 - told to the parent
+                told = {"failed": f"the run itself: {error!r}"}
+            with open(write, "wb") as pipe:  # noqa: PTH123 - a descriptor
+                pipe.write(json.dumps(told).encode())
+        finally:
+            os._exit(0)
 
     @staticmethod
     def _ended(running: list[_Running], limit_s: float) -> list[_Running]:
@@ -167,35 +212,12 @@ class Judge:
         spent = time.monotonic() - one.began
         answer = _answer_of(one.pid, one.answer, 0.0 if spent > limit_s else 30.0)
         by = "the clock, or the end of its process" if answer is None else answer["failed"]
-        if by in self._order:  # who has killed one may well kill the next
-            self._order[by] = min(self._order.values()) - 1
+        if by in self._seconds:  # who has killed one may well kill the next
+            self._kills[by] += 1
         return Verdict(one.mutant, by, spent)
 
 
-def _forked(
-    copy: Path, tests: Sequence[str], order: dict[str, float] | None, *, writes: bool
-) -> tuple[int, io.FileIO]:
-    """Fork a process that runs the tests in `copy` and writes what they told into the pipe."""
-    read, write = os.pipe()
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        os.close(write)
-        return pid, io.FileIO(read)
-    try:  # from here on in the child
-        os.close(read)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.setsid()
-        try:
-            told = _run(copy, tests, order, writes=writes)
-        except BaseException as error:  # noqa: BLE001 - told to the parent
-            told = {"failed": f"the run itself: {error!r}", "seconds": {}}
-        os.write(write, json.dumps(told).encode())
-    finally:
-        os._exit(0)
-
-
-def _run(copy: Path, tests: Sequence[str], order: dict[str, float] | None, *, writes: bool) -> dict[str, Any]:
+def _run(copy: Path, target: str, tests: Sequence[str], order: dict[str, float] | None) -> dict[str, Any]:
     os.chdir(copy)
     quiet = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -204,14 +226,19 @@ def _run(copy: Path, tests: Sequence[str], order: dict[str, float] | None, *, wr
         del sys.modules[name]
     sys.path.insert(0, str(copy))
     os.environ["PYTHONPATH"] = str(copy)
-    sys.dont_write_bytecode = not writes
-    if not writes:
+    if order:
+        sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     importlib.invalidate_caches()
     told = _Told(order)
-    code = pytest.main([*_OPTIONS, "-k", "not postgres", *tests], plugins=[told])
+    reach = Reach(copy, target)
+    files = sorted({test.partition("::")[0] for test in order}) if order else tests
+    limit = ["--timeout", str(_TEST_S_MAX)] if order else []
+    code = pytest.main(
+        [*_OPTIONS, *limit, "-k", "not postgres", *files], plugins=[told, *([] if order else [reach])]
+    )
     failed = told.failed or (None if code == pytest.ExitCode.OK else f"pytest ended by {code!r}")
-    return {"failed": failed, "seconds": told.seconds if order is None else {}}
+    return {"failed": failed} if order else {"failed": failed, "seconds": told.seconds, "reach": reach.told()}
 
 
 def _answer_of(pid: int, answer: io.FileIO, patience_s: float) -> dict[str, Any] | None:
