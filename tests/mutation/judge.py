@@ -149,7 +149,7 @@ class Judge:
         return len(self._seconds)
 
     def _order(self, mutant: Mutant, source: bytes) -> dict[str, float]:
-        """Return the tests that reach the mutant, in the order to run them: likely killers first, then the fast."""
+        """Return the tests that reach the mutant, in the order to run them: likely killers, then the fast."""
         last = mutant.line + source[mutant.start : mutant.end].count(b"\n")
         lines = self._reach["lines"]
         reaching = {test for line in range(mutant.line, last + 1) for test in lines.get(str(line), ())}
