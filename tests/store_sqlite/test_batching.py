@@ -474,3 +474,40 @@ async def test_leases_of_a_claim_cancelled_while_the_queue_closes_are_given_back
     await closing
     async with Queue.open(queue._store._database.path) as again:
         assert (await again.get("a")).status == Status.PENDING
+
+
+async def test_batch_whose_own_task_is_cancelled_cancels_whoever_waits():
+    async def run(batch):
+        batch.close()
+        await asyncio.Event().wait()
+
+    batcher = Batcher(run)
+    calling = [asyncio.ensure_future(batcher.submit(n)) for n in range(2)]
+    batcher.post(2)  # nobody waits for it: nobody is told
+    while not (batcher._forming and batcher._forming.is_closed):
+        await asyncio.sleep(0)
+    for lane in batcher._lanes:
+        lane.cancel()
+    await asyncio.wait(calling)
+    assert all(task.cancelled() for task in calling)
+    await batcher.settle()
+
+
+async def test_claim_cancelled_when_its_batch_had_begun_and_found_nothing_gives_nothing_back(
+    queue, begun, monkeypatch
+):
+    posted = []
+    monkeypatch.setattr(queue._batches._batcher, "post", posted.append)
+    reached, go = begun
+    claiming = asyncio.ensure_future(queue.claim("w"))
+    while not reached.is_set():
+        await asyncio.sleep(0)
+    claiming.cancel()
+    await asyncio.wait([claiming])
+    go.set()
+    await queue._batches._batcher.settle()
+    assert posted == []
+
+
+async def test_late_reports_that_name_nothing_are_answered_with_nothing(queue):
+    assert await asyncio.gather(queue.finish_late(list), queue.enqueue("a", 1)) == [[], True]
