@@ -35,7 +35,10 @@ TARGETS: Final = (
     Target(_STATEMENTS, ("tests/contract",), _OF_CONTRACT),
     Target(_STATEMENTS, ("tests/store", "tests/store_sqlite", "tests/queue"), f"(?!{_OF_CONTRACT}|{_OF_MOVES})"),
     Target(_STATEMENTS, ("tests/move/test_move.py",), _OF_MOVES),
-    Target("asyncqueue/stores/batching.py", ("tests/store_sqlite/test_batching.py", "tests/queue")),
+    Target(
+        "asyncqueue/stores/batching.py",
+        ("tests/store_sqlite/test_batching.py", "tests/store_sqlite/test_sqlite_files.py", "tests/queue"),
+    ),
     Target("asyncqueue/dispatcher/settle.py", ("tests/dispatcher",)),
     Target("receiver/inbox.py", ("tests/receiver",)),
     Target("receiver/stores/sqlite/statements.py", ("tests/receiver",)),

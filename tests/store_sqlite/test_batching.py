@@ -486,6 +486,7 @@ async def test_batch_whose_own_task_is_cancelled_cancels_whoever_waits():
     batcher.post(2)  # nobody waits for it: nobody is told
     while not (batcher._forming and batcher._forming.is_closed):
         await asyncio.sleep(0)
+    assert {lane.get_name() for lane in batcher._lanes} == {"asyncqueue-batches"}  # what a listing of tasks shows
     for lane in batcher._lanes:
         lane.cancel()
     await asyncio.wait(calling)
@@ -511,3 +512,31 @@ async def test_claim_cancelled_when_its_batch_had_begun_and_found_nothing_gives_
 
 async def test_late_reports_that_name_nothing_are_answered_with_nothing(queue):
     assert await asyncio.gather(queue.finish_late(list), queue.enqueue("a", 1)) == [[], True]
+
+
+async def test_a_request_weighs_one_unless_it_is_said():
+    batches = []
+
+    async def run(batch):
+        batches.append(batch.close())
+        return batches[-1]
+
+    batcher = Batcher(run, weight_max=2)
+    batcher.post("posted")
+    assert await asyncio.gather(batcher.submit("a"), batcher.submit("b"), batcher.submit("c")) == ["a", "b", "c"]
+    assert batches == [["posted", "a"], ["b", "c"]]
+
+
+async def test_what_arrives_within_a_few_turns_of_the_loop_comes_along():
+    batches = []
+
+    async def run(batch):
+        batches.append(batch.close())
+        return batches[-1]
+
+    batcher = Batcher(run)
+    batcher.post("first")
+    await asyncio.sleep(0)
+    batcher.post("second")
+    await batcher.settle()
+    assert batches == [["first", "second"]]
