@@ -29,9 +29,7 @@ async def test_closed_connection_is_told_as_closed(caller, kind):
         await caller.enqueue("a", 1)
 
 
-@pytest.mark.parametrize(
-    ("version", "error", "words"), [(99, NewerSchema, "newer than"), (0, NotAQueue, "is old")]
-)
+@pytest.mark.parametrize("refusal", [(99, NewerSchema, "newer than"), (0, NotAQueue, "is old")])
 @pytest.mark.parametrize("kind", [Asyncpg, Psycopg], ids=lambda kind: kind.__name__)
 async def test_queue_of_another_version_is_refused_in_words(caller, path, kind, refusal):
     version, error, words = refusal
