@@ -486,12 +486,12 @@ async def test_batch_whose_own_task_is_cancelled_cancels_whoever_waits():
     batcher.post(2)  # nobody waits for it: nobody is told
     while not (batcher._forming and batcher._forming.is_closed):
         await asyncio.sleep(0)
-    assert {lane.get_name() for lane in batcher._lanes} == {"asyncqueue-batches"}  # what a listing of tasks shows
-    for lane in batcher._lanes:
+    lanes = tuple(batcher._lanes)
+    assert {lane.get_name() for lane in lanes} == {"asyncqueue-batches"}  # what a listing of tasks shows
+    for lane in lanes:
         lane.cancel()
-    await asyncio.wait(calling)
-    assert all(task.cancelled() for task in calling)
-    await batcher.settle()
+    await asyncio.wait((*calling, *lanes))
+    assert all(task.cancelled() for task in (*calling, *lanes))
 
 
 async def test_claim_cancelled_when_its_batch_had_begun_and_found_nothing_gives_nothing_back(
@@ -540,3 +540,13 @@ async def test_what_arrives_within_a_few_turns_of_the_loop_comes_along():
     batcher.post("second")
     await batcher.settle()
     assert batches == [["first", "second"]]
+
+
+async def test_a_run_that_answers_too_few_is_an_error_for_those_left_out():
+    async def run(batch):
+        return batch.close()[:1]
+
+    batcher = Batcher(run)
+    first, second = await asyncio.gather(batcher.submit("a"), batcher.submit("b"), return_exceptions=True)
+    assert first == "a"
+    assert isinstance(second, ValueError)
