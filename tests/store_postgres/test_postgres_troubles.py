@@ -1,0 +1,106 @@
+"""What goes wrong below the verbs is told by a typed error, undone, and over with it."""
+
+import asyncio
+from collections import Counter
+
+import asyncpg
+import pytest
+
+from asyncqueue.errors import BadEffect, ConfigError, StoreError
+from asyncqueue.lifecycle import Status
+from asyncqueue.queue import Queue
+from asyncqueue.stores.postgres import statements, turns
+from asyncqueue.stores.postgres.connection import Profile
+from asyncqueue.stores.postgres.store import PostgresStore
+from tests.store.raw import raw_of, schema_of
+
+DIE = "SELECT pg_terminate_backend(pg_backend_pid())"
+
+
+@pytest.fixture
+async def queue(postgres_url):
+    async with Queue.open(postgres_url) as opened:
+        await opened.enqueue("a", 1)
+        yield opened
+
+
+async def test_effect_that_hides_an_error_of_the_database_is_undone_and_told(queue):
+    (leased,) = await queue.claim("w")
+
+    async def work(connection):
+        try:
+            await connection.execute("SELECT 1 / 0")
+        except asyncpg.DivisionByZeroError:
+            return
+
+    with pytest.raises(BadEffect, match="hid an error of the database"):
+        await queue.finish(leased, "ok", effect=work)
+    assert (await queue.get("a")).status is Status.LEASED
+    assert await queue.finish(leased, "ok") is Status.DONE
+
+
+async def test_effect_whose_connection_is_lost_under_it_runs_again_on_another(queue):
+    (leased,) = await queue.claim("w")
+    runs = []
+
+    async def work(connection):
+        runs.append(connection)
+        if len(runs) == 1:
+            await connection.execute(DIE)
+
+    assert await queue.finish(leased, "ok", effect=work) is Status.DONE
+    assert len(runs) == 2
+
+
+async def test_effect_that_hides_the_loss_of_its_connection_is_refused(queue):
+    (leased,) = await queue.claim("w")
+
+    async def work(connection):
+        try:
+            await connection.execute(DIE)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            return
+
+    with pytest.raises(BadEffect, match="must not end the transaction or close the connection"):
+        await queue.finish(leased, "ok", effect=work)
+    assert await queue.finish(leased, "ok") is Status.DONE
+
+
+async def test_effect_that_cancels_its_own_task_undoes_the_transaction(queue):
+    (leased,) = await queue.claim("w")
+
+    async def work(_connection):
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    with pytest.raises(asyncio.CancelledError):
+        await queue.finish(leased, "ok", effect=work)
+    assert (await queue.get("a")).status is Status.LEASED
+    assert await queue.finish(leased, "ok") is Status.DONE
+
+
+async def test_opening_that_fails_at_its_last_question_leaves_no_connection_open(postgres_url, monkeypatch):
+    monkeypatch.setattr(statements, "PLACE", "SELECT 1 / 0")
+    with pytest.raises(StoreError, match="division by zero"):
+        await PostgresStore.open(postgres_url)
+
+
+async def test_schema_that_somebody_made_before_is_used(postgres_url):
+    name = schema_of(postgres_url)
+    raw_of(postgres_url).execute(f"CREATE SCHEMA {name}")
+    async with Queue.open(postgres_url) as queue:
+        assert await queue.enqueue("a", 1) is True
+
+
+@pytest.mark.parametrize("setting", ["patience_ms", "reply_ms", "connections"])
+def test_settings_of_a_connection_are_at_least_one(setting):
+    with pytest.raises(ConfigError, match=f"{setting} must be at least 1"):
+        Profile(**{setting: 0}).check()
+
+
+def test_turns_are_forgotten_for_the_levels_noted_longest_ago(monkeypatch):
+    monkeypatch.setattr(turns, "_LEVELS_MAX", 2)
+    ring = turns.Turns()
+    for level in range(4):
+        ring.take({"one": Counter({level: 1}), "other": Counter({level: 1})}, 2, 0)
+    assert sorted(ring._served) == [2, 3]
