@@ -1,16 +1,18 @@
 """What goes wrong below the verbs is told by a typed error, undone, and over with it."""
 
 import asyncio
+import time
 from collections import Counter
+from contextlib import asynccontextmanager
 
 import asyncpg
 import pytest
 
-from asyncqueue.errors import BadEffect, ConfigError, StoreError
+from asyncqueue.errors import BadEffect, ConfigError, StoreBusy, StoreError, StoreUnreachable
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.stores.postgres import statements, turns
-from asyncqueue.stores.postgres.connection import Profile
+from asyncqueue.stores.postgres.connection import Profile, judged
 from asyncqueue.stores.postgres.store import PostgresStore
 from tests.store.raw import raw_of, schema_of
 
@@ -104,3 +106,72 @@ def test_turns_are_forgotten_for_the_levels_noted_longest_ago(monkeypatch):
     for level in range(4):
         ring.take({"one": Counter({level: 1}), "other": Counter({level: 1})}, 2, 0)
     assert sorted(ring._served) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "words"),
+    [
+        (asyncpg.exceptions.ClientConfigurationError("no such option"), ConfigError, "there: no such option"),
+        (asyncpg.exceptions.OutdatedSchemaCacheError("stale"), StoreBusy, "the schema has just changed"),
+        (TimeoutError(), StoreUnreachable, "no answer in time"),
+        (ConnectionResetError("reset"), StoreUnreachable, "cannot be reached .reset"),
+        (asyncpg.exceptions.DataError("odd"), StoreError, "odd"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors_of_the_driver_are_typed(error, expected, words):
+    told = judged(error, "there").error
+    assert type(told) is expected
+    with pytest.raises(expected, match=words):
+        raise told
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (["started", "committed"], True),
+        (["started", "aborted"], False),
+        (["started", "in progress", "started", "committed"], True),
+        ([OSError("away"), "started", "committed"], True),
+        (["started since", "committed"], False),
+        (["started", None], StoreUnreachable),
+        ([asyncpg.exceptions.ClientConfigurationError("no such option")], StoreUnreachable),
+    ],
+    ids=str,
+)
+async def test_what_became_of_a_commit_without_an_answer_is_asked_until_it_is_known(
+    queue, monkeypatch, answers, expected
+):
+    database, left = queue._store.database, iter(answers)
+
+    class Server:
+        async def fetchval(self, *_question):
+            answer = next(left)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    @asynccontextmanager
+    async def borrowed(_until):
+        yield Server()
+
+    monkeypatch.setattr(database, "_borrowed", borrowed)
+    asking = database._has_committed("7", "started", time.monotonic() + 20)
+    if isinstance(expected, bool):
+        assert await asking is expected
+    else:
+        with pytest.raises(expected, match="whether it was done is not known"):
+            await asking
+
+
+async def test_patience_ends_the_question_what_became_of_a_commit(queue, monkeypatch):
+    database = queue._store.database
+
+    @asynccontextmanager
+    async def borrowed(_until):
+        raise OSError("away")
+        yield
+
+    monkeypatch.setattr(database, "_borrowed", borrowed)
+    with pytest.raises(StoreUnreachable, match="whether it was done is not known"):
+        await database._has_committed("7", "started", time.monotonic())
