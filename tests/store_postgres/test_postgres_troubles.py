@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import asyncpg
 import pytest
@@ -41,6 +41,14 @@ async def test_effect_that_hides_an_error_of_the_database_is_undone_and_told(que
     assert await queue.finish(leased, "ok") is Status.DONE
 
 
+async def lose(connection):
+    try:
+        await connection.execute(DIE)
+    finally:
+        while not connection.is_closed():
+            await asyncio.sleep(0)
+
+
 async def test_effect_whose_connection_is_lost_under_it_runs_again_on_another(queue):
     (leased,) = await queue.claim("w")
     runs = []
@@ -48,7 +56,7 @@ async def test_effect_whose_connection_is_lost_under_it_runs_again_on_another(qu
     async def work(connection):
         runs.append(connection)
         if len(runs) == 1:
-            await connection.execute(DIE)
+            await lose(connection)
 
     assert await queue.finish(leased, "ok", effect=work) is Status.DONE
     assert len(runs) == 2
@@ -58,10 +66,8 @@ async def test_effect_that_hides_the_loss_of_its_connection_is_refused(queue):
     (leased,) = await queue.claim("w")
 
     async def work(connection):
-        try:
-            await connection.execute(DIE)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-            return
+        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            await lose(connection)
 
     with pytest.raises(BadEffect, match="must not end the transaction or close the connection"):
         await queue.finish(leased, "ok", effect=work)

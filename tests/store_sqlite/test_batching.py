@@ -476,16 +476,20 @@ async def test_leases_of_a_claim_cancelled_while_the_queue_closes_are_given_back
         assert (await again.get("a")).status == Status.PENDING
 
 
-async def test_batch_whose_own_task_is_cancelled_cancels_whoever_waits():
+@pytest.mark.parametrize("begun", [False, True])
+async def test_batch_whose_own_task_is_cancelled_cancels_whoever_waits(begun):
+    running = asyncio.Event()
+
     async def run(batch):
-        batch.close()
+        if begun:
+            batch.close()
+        running.set()
         await asyncio.Event().wait()
 
     batcher = Batcher(run)
     calling = [asyncio.ensure_future(batcher.submit(n)) for n in range(2)]
     batcher.post(2)  # nobody waits for it: nobody is told
-    while not (batcher._forming and batcher._forming.is_closed):
-        await asyncio.sleep(0)
+    await running.wait()
     lanes = tuple(batcher._lanes)
     assert {lane.get_name() for lane in lanes} == {"asyncqueue-batches"}  # what a listing of tasks shows
     for lane in lanes:
@@ -550,3 +554,9 @@ async def test_a_run_that_answers_too_few_is_an_error_for_those_left_out():
     first, second = await asyncio.gather(batcher.submit("a"), batcher.submit("b"), return_exceptions=True)
     assert first == "a"
     assert isinstance(second, ValueError)
+
+
+async def test_a_bad_item_that_is_alone_in_its_batch_is_tried_once(queue, transactions):
+    with pytest.raises(TypeError):
+        await queue._batches.enqueue([NewJob("bad", 1, kind={"a", "set"})])
+    assert transactions["count"] == 1
