@@ -42,7 +42,7 @@ _PRELOADED: Final = (
     "pytest_asyncio",
     "sqlalchemy.ext.asyncio",
 )
-_TEST_S_MAX: Final = 6  # a test that a mutant lets hang is ended by it, unless it has a limit of its own
+_TEST_S_MIN: Final = 2.0  # a test that hangs is ended by this or by 8 times what the slowest may take
 _OURS: Final = ("asyncqueue", "receiver", "tests")
 _OPTIONS: Final = (
     "-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist",
@@ -194,7 +194,7 @@ class Judge:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setsid()
             try:
-                told = _run(copy, self._target, self._tests, order)
+                told = _run(copy, self._target, self._tests, order, max(_TEST_S_MIN, 8 * self._slowest_s))
             except BaseException as error:  # noqa: BLE001 - told to the parent
                 told = {"failed": f"the run itself: {error!r}"}
             with open(write, "wb") as pipe:  # noqa: PTH123 - a descriptor
@@ -217,7 +217,9 @@ class Judge:
         return Verdict(one.mutant, by, spent)
 
 
-def _run(copy: Path, target: str, tests: Sequence[str], order: dict[str, float] | None) -> dict[str, Any]:
+def _run(
+    copy: Path, target: str, tests: Sequence[str], order: dict[str, float] | None, test_s_max: float
+) -> dict[str, Any]:
     os.chdir(copy)
     quiet = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -233,7 +235,7 @@ def _run(copy: Path, target: str, tests: Sequence[str], order: dict[str, float] 
     told = _Told(order)
     reach = Reach(copy, target)
     files = sorted({test.partition("::")[0] for test in order}) if order else tests
-    limit = ["--timeout", str(_TEST_S_MAX)] if order else []
+    limit = ["--timeout", str(test_s_max)] if order else []
     code = pytest.main(
         [*_OPTIONS, *limit, "-k", "not postgres", *files], plugins=[told, *([] if order else [reach])]
     )
