@@ -39,7 +39,22 @@ TARGETS: Final = (
         "asyncqueue/stores/batching.py",
         ("tests/store_sqlite/test_batching.py", "tests/store_sqlite/test_sqlite_files.py", "tests/queue"),
     ),
-    Target("asyncqueue/dispatcher/settle.py", ("tests/dispatcher",)),
+    Target(
+        "asyncqueue/dispatcher/settle.py",
+        tuple(
+            f"tests/dispatcher/test_{name}.py"
+            for name in (
+                "dispatch_batch",
+                "dispatch_drain",
+                "dispatch_handlers",
+                "dispatch_leases",
+                "dispatch_slots",
+                "dispatch_stop",
+                "handle_effects",
+                "handle_left",
+            )
+        ),
+    ),
     Target("receiver/inbox.py", ("tests/receiver",)),
     Target("receiver/stores/sqlite/statements.py", ("tests/receiver",)),
     Target("asyncqueue/stores/shield.py", ("tests/store_sqlite", "tests/contract/test_contract_cancellation.py")),
