@@ -51,13 +51,13 @@ def _one(target: Target, options: argparse.Namespace) -> tuple[int, int]:
     random.Random(options.seed).shuffle(mutants)
     mutants = mutants[options.skip :][: options.sample or None]
     killed = judged = 0
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, contextlib.suppress(_CutOff):
         judge = Judge(target.file, target.tests, Path(scratch), jobs=options.jobs, slowest_s=options.slowest)
         name = re.sub(r"\W+", "-", str(target))
         tests = judge.prepare(options.memory and options.memory / f"{name}.json")
         print(f"{target}: {len(every)} mutants, {equivalent} of them equivalent; {tests} tests", flush=True)
         verdicts = judge.judged(mutants, time.monotonic() + options.seconds)
-        with contextlib.closing(verdicts), contextlib.suppress(_CutOff):
+        with contextlib.closing(verdicts):
             for verdict in verdicts:
                 judged += 1
                 killed += verdict.by is not None

@@ -4,7 +4,18 @@ import sys
 
 import pytest
 
-from asyncqueue.errors import ConfigError, NewerSchema, NotAQueue, StoreClosed, StoreError
+from asyncqueue import Queue, outbox
+from asyncqueue.errors import (
+    ConfigError,
+    NewerSchema,
+    NotAQueue,
+    NoTransaction,
+    StoreClosed,
+    StoreError,
+    UnsupportedConnection,
+)
+from asyncqueue.job import NewJob
+from asyncqueue.stores.base import Terms
 from asyncqueue.stores.postgres import outbox as postgres
 from asyncqueue.stores.postgres.address import Address, check_schema
 from tests.outbox.outbox_callers import POSTGRES, Asyncpg, AsyncPsycopg, Psycopg
@@ -38,6 +49,40 @@ async def test_queue_of_another_version_is_refused_in_words(caller, path, kind, 
     with pytest.raises(error, match=words):
         await caller.enqueue("a", 1)
     await caller.rollback()
+
+
+@pytest.mark.parametrize("kind", [Asyncpg], ids=lambda kind: kind.__name__)
+async def test_without_a_transaction_a_queue_or_the_same_place_nothing_is_put(caller, kind, new_postgres_url):
+    with pytest.raises(NoTransaction):
+        await caller.enqueue("a", 1)
+    await caller.begin()
+    with pytest.raises(NotAQueue, match="no queue in schema nowhere"):
+        await outbox.enqueue_async(caller.connection, "a", 1, schema="nowhere")
+    async with Queue.open(new_postgres_url()) as other:
+        with pytest.raises(UnsupportedConnection, match="another queue than `via`"):
+            await caller.enqueue("a", 1, via=other)
+    assert await caller.enqueue("a", 1) is True
+    await caller.rollback()
+
+
+def test_row_that_was_in_the_way_and_is_purged_meanwhile_is_not_in_the_way():
+    """Seen by nobody before the insert, refused by the insert, gone at the second look: so it goes in."""
+    version = postgres.QUEUE.version
+    answers = iter([[(True, True, True)], [(version, None, 5)], [], [], [], [(1,)]])
+    asked = []
+
+    def execute(sql, _arguments):
+        asked.append(sql)
+        return next(answers)
+
+    assert postgres.put(execute, lambda: True, NewJob("a", 1), Terms()) is True
+    assert asked[2:4] == asked[4:6]
+
+
+def test_errors_that_are_not_the_drivers_come_back_as_they_are():
+    error = LookupError("mine")
+    assert postgres.failure(error) is error
+    assert type(postgres.failure(SystemExit("over"))) is StoreError
 
 
 def test_objects_of_others_have_no_outbox_with_or_without_psycopg(monkeypatch):

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager, suppress
 import asyncpg
 import pytest
 
-from asyncqueue.errors import BadEffect, ConfigError, StoreBusy, StoreError, StoreUnreachable
+from asyncqueue.errors import BadEffect, ConfigError, ForkedProcess, StoreBusy, StoreError, StoreUnreachable
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
-from asyncqueue.stores.postgres import statements, turns
+from asyncqueue.stores.postgres import listen, statements, turns
 from asyncqueue.stores.postgres.connection import Profile, judged
 from asyncqueue.stores.postgres.store import PostgresStore
 from tests.store.raw import raw_of, schema_of
@@ -181,3 +181,60 @@ async def test_patience_ends_the_question_what_became_of_a_commit(queue, monkeyp
     monkeypatch.setattr(database, "_borrowed", borrowed)
     with pytest.raises(StoreUnreachable, match="whether it was done is not known"):
         await database._has_committed("7", "started", time.monotonic())
+
+
+async def test_url_that_the_driver_cannot_read_is_a_config_error():
+    with pytest.raises(ConfigError, match="not a URL that the driver understands"):
+        await PostgresStore.open("postgresql://127.0.0.1:no-port/db")
+
+
+async def test_error_at_the_commit_itself_is_typed_and_undoes_the_transaction(queue):
+    async def work(transaction):
+        connection = transaction._connection
+        await connection.execute("CREATE TABLE late (a int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        await connection.execute("INSERT INTO late VALUES (1), (1)")
+
+    with pytest.raises(StoreError, match="late_a_key"):
+        await queue._store.write(work)
+    assert await queue.enqueue("b", 1) is True
+
+
+async def test_connection_that_was_left_in_a_transaction_does_not_go_back_to_the_pool(queue):
+    database = queue._store.database
+    async with database._borrowed(time.monotonic() + 20) as connection:
+        await connection.execute("BEGIN")
+        raw = connection._con
+    assert raw.is_closed()
+
+
+async def test_another_process_than_the_one_that_opened_it_is_refused(queue, monkeypatch):
+    monkeypatch.setattr(queue._store.database, "_pid", 0)
+    with pytest.raises(ForkedProcess, match="opened before a fork"):
+        await queue._store.get(["a"])
+
+
+async def test_listener_that_answers_its_question_is_kept(queue, monkeypatch):
+    monkeypatch.setattr(listen, "_PROBE_EVERY_S", 0)
+    await queue.version()
+    first = queue._store._listener._connection
+    await queue.version()
+    assert queue._store._listener._connection is first is not None
+
+
+@pytest.mark.parametrize("error", [asyncpg.InterfaceError("no"), LookupError("a bug")], ids=["driver", "other"])
+async def test_listener_that_cannot_begin_leaves_no_connection_open(queue, monkeypatch, error):
+    made = []
+
+    async def add_listener(connection, *_):
+        made.append(connection)
+        raise error
+
+    await queue._store._listener.close()
+    monkeypatch.setattr(asyncpg.Connection, "add_listener", add_listener)
+    monkeypatch.setattr(queue._store._listener, "_again_at", 0.0)
+    if isinstance(error, LookupError):
+        with pytest.raises(LookupError):
+            await queue.version()
+    else:
+        assert isinstance(await queue.version(), int)  # by a question
+    assert [connection.is_closed() for connection in made] == [True]
