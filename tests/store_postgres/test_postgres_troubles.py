@@ -238,3 +238,21 @@ async def test_listener_that_cannot_begin_leaves_no_connection_open(queue, monke
     else:
         assert isinstance(await queue.version(), int)  # by a question
     assert [connection.is_closed() for connection in made] == [True]
+
+
+async def test_listener_cancelled_while_it_connects_has_nothing_to_close(queue, monkeypatch):
+    listener, connecting = queue._store._listener, asyncio.Event()
+
+    async def connect():
+        connecting.set()
+        await asyncio.Event().wait()
+
+    await listener.close()
+    monkeypatch.setattr(listener, "_again_at", 0.0)
+    monkeypatch.setattr(queue._store.database, "connect", connect)
+    asking = asyncio.ensure_future(queue.version())
+    await connecting.wait()
+    asking.cancel()
+    await asyncio.wait((asking,))
+    assert asking.cancelled()
+    assert not listener.is_listening
