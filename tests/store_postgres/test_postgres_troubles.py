@@ -1,13 +1,16 @@
 """What goes wrong below the verbs is told by a typed error, undone, and over with it."""
 
 import asyncio
+import sys
 import time
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 
 import asyncpg
+import psycopg
 import pytest
 
+from asyncqueue import stores
 from asyncqueue.errors import BadEffect, ConfigError, ForkedProcess, StoreBusy, StoreError, StoreUnreachable
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
@@ -256,3 +259,41 @@ async def test_listener_cancelled_while_it_connects_has_nothing_to_close(queue, 
     await asyncio.wait((asking,))
     assert asking.cancelled()
     assert not listener.is_listening
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Let the store be imported anew without a module."""
+
+    def forget(missing):
+        for name in [name for name in sys.modules if name.startswith("asyncqueue.stores.postgres")]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(stores, "postgres", raising=False)
+        monkeypatch.setitem(sys.modules, missing, None)
+
+    return forget
+
+
+URL = "postgresql://127.0.0.1/db"
+OPENINGS = {"store": lambda: stores.open_store(URL), "side": lambda: stores.open_side(URL, create=True)}
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+async def test_missing_driver_is_named_with_what_installs_it(without, opening):
+    without("asyncpg")
+    with pytest.raises(ConfigError, match=r"pip install 'asyncqueue.postgres.'"):
+        await OPENINGS[opening]()
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+async def test_another_missing_module_is_not_blamed_on_the_driver(without, opening):
+    without("asyncqueue.stores.postgres.connection")
+    with pytest.raises(ModuleNotFoundError, match=r"postgres\.connection"):
+        await OPENINGS[opening]()
+
+
+def test_connection_of_a_driver_without_the_other_is_told_what_to_install(without):
+    connection = psycopg.Connection.__new__(psycopg.Connection)
+    without("asyncpg")
+    with pytest.raises(ConfigError, match="pip install"):
+        stores.outbox_for(connection)
