@@ -8,10 +8,12 @@ ROUNDS ?= 20
 IMAGES ?= 50000
 KILLS ?= 3400
 SEEDS ?= 1000
+COVERING = tests/unit tests/contract tests/store tests/store_sqlite tests/store_postgres tests/queue tests/move \
+  tests/outbox tests/dispatcher tests/receiver
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs soak proof simulate bench clean
+.PHONY: help install demo test lint format docs coverage mutation soak proof simulate bench clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +50,15 @@ docs: $(STAMP)  ## Write docs/lifecycle.md, cli.md and reliability.md from the c
 	$(BIN)/python docs/make_lifecycle.py
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/python docs/make_reliability.py
+
+coverage: $(STAMP)  ## Branch coverage: 100 % of lifecycle, worker and stores, 95 % of dispatcher and receiver
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report= $(COVERING) $(ARGS)
+	$(BIN)/coverage report --fail-under=100 --include='asyncqueue/lifecycle.py,asyncqueue/worker.py,asyncqueue/stores/*'
+	$(BIN)/coverage report --fail-under=95 --include='asyncqueue/dispatcher/*'
+	$(BIN)/coverage report --fail-under=95 --include='receiver/*'
+
+mutation: $(STAMP)  ## Break the core in one place after the other; ARGS='asyncqueue/worker.py --sample 50 --seed 1'
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 soak: $(STAMP)  ## Kill dispatchers and the receiver, ROUNDS=20 times; then workers from within
 	$(BIN)/python -m tests.system.soak --rounds $(ROUNDS)

@@ -140,7 +140,7 @@ def _wait(facts: Facts, at: _Moment) -> Facts:
 
 
 def _extend(facts: Facts, at: _Moment) -> Facts:
-    held = facts.lease_until if facts.lease_until is not None else 0
+    held = facts.lease_until or 0  # a lease without an end is gone: `_STALE` comes first
     return replace(facts, lease_until=min(max(held, at.now_ms + at.span_ms), facts.deadline))
 
 

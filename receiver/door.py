@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import StreamReader, hdrs, web
+from aiohttp.http import HttpProcessingError
 
 from asyncqueue import wire
 from asyncqueue.errors import ConfigError
@@ -15,6 +16,8 @@ from receiver.inbox import Inbox
 __all__ = ["BYTES_INSIDE_MAX", "DOOR", "Door"]
 
 BYTES_INSIDE_MAX: Final = 64 * 1024 * 1024
+# aiohttp's parser in Python tells a reader that waits already by an error of its own.
+_BAD_CHUNKS: Final = (web.RequestPayloadError, HttpProcessingError)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +81,7 @@ class Door:
             return await self._read_slowly(content)
         try:
             body = content.read_nowait()  # all of it came with the headers: no wait, no timer
-        except web.RequestPayloadError:
+        except _BAD_CHUNKS:
             raise WireError(wire.MALFORMED, "the body's chunks cannot be read") from None
         if len(body) > self.body_bytes_max:
             raise self._too_large()
@@ -97,7 +100,7 @@ class Door:
                         raise WireError(wire.BUSY, "too many bytes at once")
         except TimeoutError:
             raise WireError(wire.REQUEST_TIMEOUT, f"the body took more than {self.body_timeout_s:g} s") from None
-        except web.RequestPayloadError:
+        except _BAD_CHUNKS:
             raise WireError(wire.MALFORMED, "the body's chunks cannot be read") from None
         except ConnectionError:
             raise WireError(wire.MALFORMED, "the client left before the end of the body") from None

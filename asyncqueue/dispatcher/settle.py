@@ -221,14 +221,14 @@ class ReportChore:
         try:
             decision = decide(delivery.job, outcome, self._policy, random.random)
         except Exception as error:  # noqa: BLE001 - one outcome that nobody can weigh must not hold up the others
-            delivery.outcome = _unknown(delivery.job, error)
+            outcome = delivery.outcome = _unknown(delivery.job, error)
             decision = None
         if isinstance(decision, Report):
             (self._reports if decision.effect is None else self._effects).append((delivery, decision))
         elif isinstance(decision, Release):
             self._releases.append((delivery, decision))
         else:
-            self._left(delivery)
+            self._left(delivery, outcome)
 
     async def _give_back(self) -> None:
         releases, self._releases = self._releases, []
@@ -239,17 +239,12 @@ class ReportChore:
             raise
         self._flight.counts.released += sum(answers)
         self._flight.drop(delivery for delivery, _release in releases)
-        if self._events:
-            for delivery, _release in releases:
-                if delivery.outcome is not None:
-                    self._tell(delivery, delivery.outcome, None)
-            self._events.emit(Released(sum(answers)))
+        for delivery, _release in releases:
+            self._tell(delivery, None)
+        self._events.emit(Released(sum(answers)))
 
     def _settled(self, delivery: Delivery, status: Status | None) -> None:
         counts = self._flight.counts
-        outcome = delivery.outcome
-        if outcome is None:
-            return
         if status is None:
             counts.stale += 1
         elif status is Status.DONE:
@@ -258,16 +253,13 @@ class ReportChore:
             counts.dead += 1
         else:
             counts.retried += 1
-        if self._events:
-            self._tell(delivery, outcome, status)
+        self._tell(delivery, status)
 
-    def _left(self, delivery: Delivery) -> None:
+    def _left(self, delivery: Delivery, outcome: Outcome) -> None:
         """Leave the lease to run out; the history learns of it when it can."""
         self._flight.counts.left += 1
-        if delivery.outcome is not None:
-            self._note(Note(delivery.job, delivery.outcome.failure()))
-            if self._events:
-                self._tell(delivery, delivery.outcome, None)
+        self._note(Note(delivery.job, outcome.failure()))
+        self._tell(delivery, None)
         self._flight.drop((delivery,))
 
     def _lost(self, delivery: Delivery) -> None:
@@ -276,7 +268,11 @@ class ReportChore:
         why = "taken over by another dispatcher" if delivery.ended is Ended.TAKEN else "ran out without a renewal"
         self._events.emit(LeaseLost(delivery.job.id, delivery.job.token, why))
 
-    def _tell(self, delivery: Delivery, outcome: Outcome, status: Status | None) -> None:
+    def _tell(self, delivery: Delivery, status: Status | None) -> None:
+        """Tell who listens how a send ended; of one that never began there is nothing to tell."""
+        outcome = delivery.outcome
+        if outcome is None or not self._events:
+            return
         job = delivery.job
         elapsed_ms = (asyncio.get_running_loop().time() - delivery.began_at) * 1000
         self._events.emit(

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session, scoped_session
 from asyncqueue.errors import NoTransaction, StoreClosed, StoreError, UnsupportedConnection
 from asyncqueue.job import NewJob
 from asyncqueue.stores.base import AsyncOutbox, SyncOutbox, Terms
+from asyncqueue.stores.shield import shielded
 from asyncqueue.stores.sqlite import outbox as sqlite
 
 __all__ = ["AlchemyAsyncOutbox", "AlchemyOutbox", "outbox_for"]
@@ -69,9 +70,20 @@ class AlchemyAsyncOutbox:
     async def enqueue_async(self, job: NewJob, terms: Terms) -> bool:
         """See `stores.base.AsyncOutbox`."""
         try:
-            return await self._handle.run_sync(lambda handle: AlchemyOutbox(handle).enqueue(job, terms))
+            if self._dialect() != "sqlite":
+                return await self._put(job, terms)
+            # Cancelled between a statement and its rows, SQLAlchemy closes the connection under the cursor: the
+            # caller's transaction, and its lock on the file, would last until that is collected as garbage.
+            return await shielded(self._put(job, terms))
         except SQLAlchemyError as error:
             _refuse(error)
+
+    def _dialect(self) -> str:
+        handle = self._handle
+        return (handle.get_bind() if isinstance(handle, AsyncSession) else handle).dialect.name
+
+    async def _put(self, job: NewJob, terms: Terms) -> bool:
+        return await self._handle.run_sync(lambda handle: AlchemyOutbox(handle).enqueue(job, terms))
 
 
 def _begun(handle: Connection | Session) -> Connection:

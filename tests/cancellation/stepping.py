@@ -16,6 +16,11 @@ class Awaits:
         self.count = 0
         self.hits = 0
 
+    @classmethod
+    def at(cls, number: int, *, twice: bool) -> "Awaits":
+        """Cancel at the await `number`, and if `twice` at the next."""
+        return cls(number, number + 1) if twice else cls(number)
+
     @types.coroutine
     def follow(self, awaitable: Awaitable[Any]) -> Generator[Any, Any, Any]:
         """Await it, counting."""
@@ -47,7 +52,7 @@ async def cancelled_at(call: Callable[[], Awaitable[Any]], number: int, *, twice
 
     A cancellation that comes must go out again: one that is swallowed lets its task run on for ever.
     """
-    awaits = Awaits(number, number + 1) if twice else Awaits(number)
+    awaits = Awaits.at(number, twice=twice)
 
     async def run() -> Any:
         return await awaits.follow(call())

@@ -3,15 +3,12 @@
 import asyncio
 import contextlib
 import inspect
-import shutil
-import sqlite3
 import threading
-import time
 from contextlib import asynccontextmanager
 
 import aiosqlite
-import psutil
 import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 
 from asyncqueue import Dispatcher, HttpSender, outbox, worker
 from asyncqueue.clock import ManualClock
@@ -19,17 +16,16 @@ from asyncqueue.job import FailedAttempt, NewJob, Note, Redrive, Release, Renew,
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.stores import open_store
-from asyncqueue.stores.sqlite import statements
+from asyncqueue.stores.batching import Batcher
 from asyncqueue.testing.receiver import ScriptedReceiver
 from asyncqueue.wire import Message
 from receiver.inbox import Inbox
 from receiver.stores.base import Arrival
-from tests.cancellation.stepping import cancelled_at
+from tests.cancellation.course import Course, at_rest, every_await, resources, writes_at_once
+from tests.cancellation.stepping import Awaits, cancelled_at
 from tests.power.images import read
 from tests.roles import CONTRACT, NOW_MS, QUEUE, RECEIVER, Role
-from tests.waiting import until
 
-AWAITS_MAX = 200
 TAKEN = 10  # steps of the queue's course that come first: a dead, a delayed, a pending and three leased jobs
 pytestmark = [pytest.mark.timeout(120), pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])]
 
@@ -132,71 +128,6 @@ def test_no_public_coroutine_is_left_out(twice):
     assert public_coroutines(Dispatcher) == {"run", "drain"}
     assert public_coroutines(HttpSender) == SENDS.keys()
     assert public_coroutines(outbox) == {"enqueue_async"}
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch):
-    """Do not wait for the disk."""
-    fast = {name: (journal, "PRAGMA synchronous=OFF") for name, (journal, _) in statements.PRAGMAS.items()}
-    monkeypatch.setattr(statements, "PRAGMAS", fast)
-    monkeypatch.setattr(time, "time_ns", lambda: NOW_MS * 1_000_000)
-
-
-class Course:
-    """A role whose first steps were taken; each trial begins with a copy of what they left."""
-
-    def __init__(self, role, steps, folder):
-        self.role = role
-        self.steps = steps
-        self.path = folder / "work" / "base.db"
-        self._start = folder / "start.db"
-
-    async def prepare(self):
-        self.path.parent.mkdir()
-        for step in range(self.steps):
-            async with self.role.open(self.path, step) as opened:
-                await self.role.steps[step][1](opened)
-        shutil.copy(self.path, self._start)
-
-    def afresh(self):
-        shutil.rmtree(self.path.parent)
-        self.path.parent.mkdir()
-        shutil.copy(self._start, self.path)
-
-    def open(self):
-        return self.role.open(self.path, self.steps)
-
-    async def ends(self, call):
-        """Return what the file holds before `call`, and after it."""
-        self.afresh()
-        before = read(self.path)
-        async with self.open() as opened:
-            await call(opened)
-        return [before, read(self.path)]
-
-
-def resources():
-    return threading.active_count(), psutil.Process().num_fds()
-
-
-async def at_rest(before):
-    """Wait until there are no more threads and descriptors than before; the driver's threads end by themselves."""
-    await until(lambda: all(now <= then for now, then in zip(resources(), before, strict=True)))
-
-
-def writes_at_once(path):
-    with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
-        connection.execute("BEGIN EXCLUSIVE")
-        connection.execute("ROLLBACK")
-
-
-async def every_await(trial):
-    """Try `trial(number)` for 0, 1, 2 … until there is no such await."""
-    for number in range(AWAITS_MAX):
-        if not await trial(number):
-            assert number > 0, "it never waited"
-            return
-    raise AssertionError("it never ran to its end")
 
 
 async def cancel_everywhere(course, call, probe, *, twice, allowed, at_once=False):
@@ -373,6 +304,75 @@ async def test_outbox(twice, tmp_path):
         writes_at_once(course.path)
         assert read(course.path) == before
         return reached
+
+    await every_await(trial)
+
+
+@pytest.mark.parametrize("begins", [AsyncConnection, AsyncSession])
+async def test_outbox_of_sqlalchemy(begins, twice, tmp_path):
+    course = Course(QUEUE, TAKEN, tmp_path)
+    await course.prepare()
+
+    async def trial(number):
+        course.afresh()
+        before, threads = read(course.path), resources()
+        engine = create_async_engine(f"sqlite+aiosqlite:///{course.path}")
+        try:
+            async with begins(engine) as handle:
+                if begins is AsyncConnection:
+                    await handle.begin()
+                reached = await cancelled_at(lambda: outbox.enqueue_async(handle, "new", 1), number, twice=twice)
+                await handle.rollback()
+            writes_at_once(course.path)
+            assert read(course.path) == before
+            async with begins(engine) as handle:
+                if begins is AsyncConnection:
+                    await handle.begin()
+                assert await outbox.enqueue_async(handle, "new", 1) is True
+                await handle.commit()
+        finally:
+            await engine.dispose()
+        assert len(read(course.path)["jobs"]) == len(before["jobs"]) + 1
+        await at_rest(threads)
+        return reached
+
+    await every_await(trial)
+
+
+async def test_the_task_of_the_batches_under_load(twice, tmp_path, monkeypatch):
+    """Whoever waits is answered or cancelled, nobody hangs; what was acknowledged is there, and others go on."""
+    course = Course(QUEUE, TAKEN, tmp_path)
+    await course.prepare()
+    plain = Batcher._work
+
+    async def produce(queue, number):
+        acknowledged = []
+        for place in range(4):
+            with contextlib.suppress(asyncio.CancelledError):
+                if await queue.enqueue(f"load{number}-{place}", 1):
+                    acknowledged.append(f"load{number}-{place}")
+        return acknowledged
+
+    async def trial(number):
+        course.afresh()
+        before = resources()
+        awaits = Awaits.at(number, twice=twice)
+
+        async def followed(batcher, batch):
+            await awaits.follow(plain(batcher, batch))
+
+        monkeypatch.setattr(Batcher, "_work", followed)
+        async with course.open() as queue:
+            async with asyncio.timeout(20):
+                told = await asyncio.gather(*(produce(queue, number) for number in range(8)))
+                monkeypatch.setattr(Batcher, "_work", plain)
+                assert await queue.enqueue("afterwards", 1) is True
+            acknowledged = {job for some in told for job in some}
+            assert len(acknowledged) == 32 or awaits.hits
+            assert acknowledged <= {job.id for job in await queue.list(id_prefix="load", limit=100)}
+        writes_at_once(course.path)
+        await at_rest(before)
+        return awaits.hits > 0
 
     await every_await(trial)
 

@@ -4,7 +4,7 @@ from contextlib import closing
 import contract_tools as tools
 import pytest
 
-from asyncqueue.worker import claim, redrive
+from asyncqueue.worker import claim, open_queue, redrive
 
 DEAD = {"status": "dead", "attempts": 3, "token": 7, "reason": "exhausted", "available_at": 5}
 
@@ -174,3 +174,46 @@ async def test_a_wrong_time_is_a_value_error(bad, con, path):
 @pytest.mark.parametrize("bad", tools.named(tools.bad_ints(1, 60_000)))
 async def test_a_wrong_time_to_live_is_a_value_error(bad, con, path):
     await assert_refused(con, path, "a", 600, bad, "n")
+
+
+def _close_below(con):
+    con._conn.close()
+
+
+def _forget(con):
+    con._conn.close()
+    con._connection = None  # as after the driver's own close, which waits for the transaction
+
+
+@pytest.mark.parametrize(
+    ("closed", "told"), [(_close_below, "Cannot operate on a closed database."), (_forget, "no active connection")]
+)
+async def test_a_rollback_that_fails_is_noted_on_the_error_that_asked_for_it(path, closed, told):
+    before = tools.put(path, **DEAD)
+    con = await open_queue(path)
+    raw = con._connection
+
+    def fault(_point):
+        closed(con)
+        raise LookupError("the first error")
+
+    with pytest.raises(LookupError, match="the first error") as raised:
+        await redrive(con, "a", 600, 2_000, "n", fault)
+    assert raised.value.__notes__ == [f"the rollback failed as well: {told}"]
+    con._connection = raw
+    await con.close()
+    assert tools.job(path) == before
+
+
+async def test_cached_pages_are_dropped_after_an_error_of_the_database_only(con, path):
+    """What was read wrong once must not be believed again."""
+    steps = []
+    await con.set_trace_callback(steps.append)
+    with pytest.raises(ValueError, match="not dead"):
+        await redrive(con, "a", 600, 2_000, "n")
+    assert steps == ["BEGIN IMMEDIATE", *steps[1:-1], "ROLLBACK"]
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            await redrive(con, "a", 600, 2_000, "n")
+    assert steps[-1] == "PRAGMA shrink_memory"

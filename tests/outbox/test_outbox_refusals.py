@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 import asyncqueue
 from asyncqueue import AsyncQueueError, Conflict, NotAQueue, NoTransaction, Queue, UnsupportedConnection, outbox
 from asyncqueue.errors import NewerSchema, StoreClosed, StoreError
+from asyncqueue.stores import alchemy
 from asyncqueue.stores.sqlite.schema import CONTRACT_SCRIPT, script
 from tests.outbox.outbox_callers import (
     Aiosqlite,
@@ -303,3 +304,44 @@ connection.close()
 def test_the_module_is_reached_by_the_package():
     assert asyncqueue.outbox is outbox
     assert "outbox" in dir(asyncqueue)
+
+
+async def test_queue_of_an_older_version_is_refused_in_words(tmp_path):
+    path = tmp_path / "app.db"
+    async with Queue.open(path):
+        pass
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(NotAQueue, match="a queue of an older version; open it once by Queue"):
+            outbox.enqueue(connection, "a", 1)
+
+
+async def test_via_a_queue_whose_file_is_gone_is_refused(tmp_path):
+    path, other = tmp_path / "app.db", tmp_path / "other.db"
+    async with Queue.open(path), Queue.open(other) as via:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            other.rename(tmp_path / "elsewhere.db")
+            with pytest.raises(UnsupportedConnection, match="give the queue of the same database"):
+                outbox.enqueue(connection, "a", 1, via=via)
+
+
+async def test_session_without_a_database_is_refused_in_words():
+    async with AsyncSession() as session:
+        with pytest.raises(UnsupportedConnection, match="give the connection of the queue's database"):
+            await outbox.enqueue_async(session, "a", 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "typed"),
+    [
+        (sa.exc.ResourceClosedError("closed"), StoreClosed),
+        (sa.exc.InvalidRequestError("not begun"), NoTransaction),
+        (sa.exc.SQLAlchemyError("odd"), StoreError),
+    ],
+)
+def test_errors_of_sqlalchemy_itself_are_typed(error, typed):
+    with pytest.raises(typed, match=str(error)) as told:
+        alchemy._refuse(error)
+    assert type(told.value) is typed

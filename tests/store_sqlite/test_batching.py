@@ -488,3 +488,89 @@ async def test_caller_who_comes_as_every_lane_has_just_ended_finds_one():
             await asyncio.sleep(0)
         go.set()
         assert await asyncio.gather(first, second) == [["first", "again"], "second"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_batch_whose_own_task_is_cancelled_cancels_whoever_waits(begun):
+    running = asyncio.Event()
+
+    async def run(batch):
+        if begun:
+            batch.close()
+        running.set()
+        await asyncio.Event().wait()
+
+    batcher = Batcher(run)
+    calling = [asyncio.ensure_future(batcher.submit(n)) for n in range(2)]
+    batcher.post(2)  # nobody waits for it: nobody is told
+    await running.wait()
+    lanes = tuple(batcher._lanes)
+    assert {lane.get_name() for lane in lanes} == {"asyncqueue-batches"}  # what a listing of tasks shows
+    for lane in lanes:
+        lane.cancel()
+    await asyncio.wait((*calling, *lanes))
+    assert all(task.cancelled() for task in (*calling, *lanes))
+
+
+async def test_claim_cancelled_when_its_batch_had_begun_and_found_nothing_gives_nothing_back(
+    queue, begun, monkeypatch
+):
+    posted = []
+    monkeypatch.setattr(queue._batches._batcher, "post", posted.append)
+    reached, go = begun
+    claiming = asyncio.ensure_future(queue.claim("w"))
+    while not reached.is_set():
+        await asyncio.sleep(0)
+    claiming.cancel()
+    await asyncio.wait([claiming])
+    go.set()
+    await queue._batches._batcher.settle()
+    assert posted == []
+
+
+async def test_late_reports_that_name_nothing_are_answered_with_nothing(queue):
+    assert await asyncio.gather(queue.finish_late(list), queue.enqueue("a", 1)) == [[], True]
+
+
+async def test_a_request_weighs_one_unless_it_is_said():
+    batches = []
+
+    async def run(batch):
+        batches.append(batch.close())
+        return batches[-1]
+
+    batcher = Batcher(run, weight_max=2)
+    batcher.post("posted")
+    assert await asyncio.gather(batcher.submit("a"), batcher.submit("b"), batcher.submit("c")) == ["a", "b", "c"]
+    assert batches == [["posted", "a"], ["b", "c"]]
+
+
+async def test_what_arrives_within_a_few_turns_of_the_loop_comes_along():
+    batches = []
+
+    async def run(batch):
+        batches.append(batch.close())
+        return batches[-1]
+
+    batcher = Batcher(run)
+    batcher.post("first")
+    await asyncio.sleep(0)
+    batcher.post("second")
+    await batcher.settle()
+    assert batches == [["first", "second"]]
+
+
+async def test_a_run_that_answers_too_few_is_an_error_for_those_left_out():
+    async def run(batch):
+        return batch.close()[:1]
+
+    batcher = Batcher(run)
+    first, second = await asyncio.gather(batcher.submit("a"), batcher.submit("b"), return_exceptions=True)
+    assert first == "a"
+    assert isinstance(second, ValueError)
+
+
+async def test_a_bad_item_that_is_alone_in_its_batch_is_tried_once(queue, transactions):
+    with pytest.raises(TypeError):
+        await queue._batches.enqueue([NewJob("bad", 1, kind={"a", "set"})])
+    assert transactions["count"] == 1

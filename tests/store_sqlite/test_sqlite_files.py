@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import sqlite3
@@ -441,6 +442,23 @@ async def test_file_in_a_folder_that_cannot_be_written_is_refused_at_open(tmp_pa
     monkeypatch.setattr(os, "access", lambda where, mode: where != tmp_path and asked(where, mode))
     with pytest.raises(NotAQueue, match="is not writable"):
         await Queue.open(path)
+
+
+async def test_file_that_the_system_does_not_make_is_refused_at_open(path, monkeypatch):
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(NotAQueue, match=r"cannot be created .No space left on device"):
+        await Queue.open(path)
+    assert names(path.parent) == []
+
+
+async def test_sqlite_that_is_too_old_is_refused_before_the_file_is_made(path, monkeypatch):
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 37, 2))
+    with pytest.raises(ConfigError, match=r"is too old: 3\.38 or newer is needed"):
+        await Queue.open(path)
+    assert names(path.parent) == []
 
 
 async def test_text_that_is_not_utf8_is_read_with_marks_and_shuts_nobody_out(path, plain):

@@ -11,6 +11,7 @@ import pytest
 from asyncqueue.errors import StoreBusy
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
+from asyncqueue.stores.sqlite import gate as gate_module
 from asyncqueue.stores.sqlite.gate import Gate
 from tests.waiting import until
 
@@ -158,6 +159,29 @@ async def test_where_flock_is_refused_there_is_no_gate_and_all_works(path, monke
         assert await two.enqueue("b", 1)
         assert not one._store._database._gate.works
         assert len(await two.claim("w", limit=9)) == 2
+
+
+async def test_where_there_is_no_flock_at_all_there_is_no_side_file_and_all_works(path, monkeypatch):
+    monkeypatch.setattr(gate_module, "_HAS_FLOCK", False)
+    async with Queue.open(path) as queue:
+        assert await queue.enqueue("a", 1)
+        assert not queue._store._database._gate.works
+    assert [where.name for where in path.parent.iterdir()] == [path.name]
+
+
+def test_turn_that_comes_when_its_waiters_loop_is_closed_is_handed_on(gates):
+    first, second, third = gates
+    assert first.try_enter()
+    loop = asyncio.new_event_loop()
+    waiting = loop.create_task(second.enter())
+    while not second._thread_waits:
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    first.leave()
+    while second._thread_waits or not third.try_enter():
+        os.sched_yield()
+    waiting._log_destroy_pending = False
+    waiting.get_coro().close()
 
 
 @pytest.mark.parametrize("obstacle", ["directory", "link"])

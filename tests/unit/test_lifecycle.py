@@ -116,3 +116,16 @@ def test_a_redrive_gives_a_fresh_budget_and_keeps_the_token():
     dead = Facts(Status.DEAD, 3, 3, 9, 0, 100, None, Reason.EXHAUSTED)
     after = step(dead, Event.REDRIVE, now_ms=500, span_ms=60)
     assert after == Facts(Status.PENDING, 0, 3, 9, 500, 560)
+
+
+def test_a_lease_without_an_end_is_gone():
+    assert step(Facts(Status.LEASED, 1, 2, 3, 0, 100), Event.OK, now_ms=0) is None
+    assert step(Facts(Status.LEASED, 1, 2, 3, 0, 100), Event.CLAIM, now_ms=0, span_ms=5).lease_until == 5
+
+
+def test_a_redrive_forgets_a_lease_that_the_dead_should_not_have():
+    assert step(Facts(Status.DEAD, 1, 2, 3, 0, 100, 50), Event.REDRIVE, now_ms=10, span_ms=5).lease_until is None
+
+
+def test_a_delay_that_is_not_given_is_none():
+    assert step(Facts(Status.LEASED, 1, 2, 3, 0, 100, 50), Event.RETRY, now_ms=10).available_at == 10

@@ -396,10 +396,10 @@ class Database:
 
     async def read(self, sql: str, parameters: Iterable[Any] | dict[str, Any] = ()) -> list[Any]:
         """Return all rows of one SELECT, a consistent moment of its own. Raises as `write` does."""
-        self.check_usable()
+        self._check_process()
         patient_until = self._patient_until()
         reader = self._reader
-        if reader is None:
+        if self._is_closed or reader is None:
             raise StoreClosed(f"{self.path}: is closed")
         try:
             return list(await self._patiently(lambda: reader.execute_fetchall(sql, parameters), patient_until))
@@ -484,11 +484,9 @@ class Database:
             await self._patiently(lambda: writer.execute_fetchall(statements.BEGIN, hop), patient_until)
         except _NotNow:
             raise
-        except BaseException as error:
+        except BaseException:
             if writer is not None:  # comes after the hop in the driver's queue: waits for its end
                 await shielded(self._roll_back(writer))
-            if isinstance(error, sqlite3.Error):
-                raise translated(error, self.path) from error
             raise
         finally:
             hop.leave()

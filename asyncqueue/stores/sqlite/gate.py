@@ -137,5 +137,5 @@ def _close_in_child() -> None:
             gate._fd = None  # noqa: SLF001 - same module
 
 
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork
     os.register_at_fork(after_in_child=_close_in_child)

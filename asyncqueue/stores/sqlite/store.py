@@ -106,11 +106,6 @@ class SqliteTransaction:
         self._rules = rules
         self._turns = turns or Turns()
 
-    @property
-    def now_ms(self) -> int:
-        """The time of this transaction."""
-        return self._now_ms
-
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
         """See `stores.base.Transaction`."""
         if self._rules.max_pending is None:

@@ -1,0 +1,64 @@
+"""What is broken, and the tests that judge it: the fast ones that are about it."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tests.mutation.operators import Mutant
+
+__all__ = ["TARGETS", "Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The mutants of a file, or of the constants of it whose names begin with `named`, and their judges."""
+
+    file: str
+    tests: tuple[str, ...]
+    named: str = ""
+
+    def has(self, mutant: Mutant) -> bool:
+        """Tell whether a mutant of the file is one of this target."""
+        return re.match(self.named, mutant.place) is not None
+
+    def __str__(self) -> str:
+        return f"{self.file} ({self.named})" if self.named else self.file
+
+
+_STATEMENTS: Final = "asyncqueue/stores/sqlite/statements.py"
+_OF_CONTRACT: Final = "CONTRACT_"
+_OF_MOVES: Final = "_?MOVE|_SEALED"
+# The order is that of the damage that a fault there would do.
+TARGETS: Final = (
+    Target("asyncqueue/lifecycle.py", ("tests/unit/test_lifecycle.py", "tests/store/test_store_lifecycle.py")),
+    Target("asyncqueue/worker.py", ("tests/contract",)),
+    Target(_STATEMENTS, ("tests/contract",), _OF_CONTRACT),
+    Target(_STATEMENTS, ("tests/store", "tests/store_sqlite", "tests/queue"), f"(?!{_OF_CONTRACT}|{_OF_MOVES})"),
+    Target(_STATEMENTS, ("tests/move/test_move.py",), _OF_MOVES),
+    Target(
+        "asyncqueue/stores/batching.py",
+        ("tests/store_sqlite/test_batching.py", "tests/store_sqlite/test_sqlite_files.py", "tests/queue"),
+    ),
+    Target(
+        "asyncqueue/dispatcher/settle.py",
+        tuple(
+            f"tests/dispatcher/test_{name}.py"
+            for name in (
+                "dispatch_batch",
+                "dispatch_drain",
+                "dispatch_handlers",
+                "dispatch_leases",
+                "dispatch_slots",
+                "dispatch_stop",
+                "handle_effects",
+                "handle_left",
+            )
+        ),
+    ),
+    Target("receiver/inbox.py", ("tests/receiver",)),
+    Target("receiver/stores/sqlite/statements.py", ("tests/receiver",)),
+    Target("asyncqueue/stores/shield.py", ("tests/store_sqlite", "tests/contract/test_contract_cancellation.py")),
+    Target("asyncqueue/stores/sqlite/store.py", ("tests/store", "tests/store_sqlite", "tests/queue")),
+    Target("asyncqueue/stores/sqlite/turns.py", ("tests/store", "tests/queue/test_queue_turns.py")),
+    Target("asyncqueue/stores/sqlite/connection.py", ("tests/store_sqlite",)),
+)

@@ -1,0 +1,131 @@
+"""The breaker is checked itself: what it breaks, and that it knows a test that notices from one that does not."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.mutation.__main__ import EQUIVALENT, equivalents, key
+from tests.mutation.operators import mutants_of
+from tests.mutation.targets import TARGETS
+
+ROOT = Path(__file__).parents[2]
+
+
+def broken(source):
+    return {mutant.now for mutant in mutants_of(source.encode())}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("x = a < b", {"x = (a <= b)"}),
+        ("x = a and b", {"x = (a or b)", "x = (a)", "x = (b)"}),
+        ("x = a - 1", {"x = (a + 1)", "x = a - 2"}),
+        ("x = not a", {"x = bool(a)"}),
+        ("if a: x = b", {"if (not (a)): x = b"}),
+        ("f(a)", {"pass"}),
+        ("log.info(a)", set()),
+        ("def f(): return a", {"def f(): return None"}),
+        ("def f(a=True): pass", {"def f(a=False): pass"}),
+        ("def f(): raise E(1)", {"def f(): pass"}),
+        ("x = f(a, b=c)", {"x = f(a)"}),
+        ("x: int | None = 1", {"x: int | None = 2"}),
+        ("LAW = (A, B)", {"LAW = (A,)", "LAW = (B,)"}),
+        ("x = f'{a + 1}'", set()),
+        ("self.x = y", {"pass"}),
+        ('"""Says 1 < 2."""', set()),
+    ],
+)
+def test_python_is_broken_in_one_place(source, expected):
+    assert broken(source) == expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT a WHERE b <= 1", {"SELECT a WHERE b < 1"}),
+        ("SELECT a ->> 1 WHERE b <> c", {"SELECT a ->> 1 WHERE b = c", "SELECT a ->> 2 WHERE b <> c"}),
+        ("SELECT a WHERE b AND c", {"SELECT a WHERE b OR c", "SELECT a WHERE b"}),
+        ("SELECT a WHERE (b AND c) LIMIT 2", {"SELECT a WHERE (b OR c) LIMIT 2", "SELECT a WHERE (b ) LIMIT 2"}
+         | {"SELECT a WHERE (b AND c) LIMIT 3"}),
+        ("UPDATE t SET a = a + 1, b = NULL WHERE c", {"UPDATE t SET a = a, b = NULL WHERE c"}
+         | {"UPDATE t SET a = a + 1 WHERE c"}),
+        ("SELECT min(a) ORDER BY b DESC", {"SELECT max(a) ORDER BY b DESC", "SELECT min(a) ORDER BY b"}),
+        ("INSERT OR IGNORE INTO", {"INSERT INTO"}),
+        ("an error says <= 1", set()),
+    ],
+)  # fmt: skip
+def test_sql_is_broken_in_one_place(sql, expected):
+    assert broken(f'X = """{sql} """') == {" ".join(f'X = """{text} """'.split()) for text in expected}
+
+
+PROGRAM = """
+import json, sys, time
+from pathlib import Path
+from tests.mutation.judge import Judge
+from tests.mutation.operators import mutants_of
+
+root = Path(sys.argv[1])
+tests, scratch = ("tests/test_law.py",), root.parent / "scratch"
+judge = Judge("receiver/law.py", tests, scratch, jobs=2, slowest_s=1.0, root=root, limit_s=3.0)
+judge.prepare()
+mutants = mutants_of((root / "receiver/law.py").read_bytes())
+for verdict in judge.judged(mutants, time.monotonic() + 60):
+    print(json.dumps([verdict.mutant.now, verdict.by]))
+"""
+LAW = """
+def is_due(at, now):
+    return at <= now
+
+
+def count(n):
+    while n > 0:
+        n -= 1
+    return n
+"""
+TESTS = """
+from receiver.law import count, is_due
+
+def test_due():
+    assert is_due(1, 2) and not is_due(3, 2)
+
+def test_count():
+    assert count(2) == 0
+"""
+
+
+def test_a_break_is_killed_by_a_test_or_by_the_clock_or_survives(tmp_path):
+    project = tmp_path / "project"
+    for name, text in (("receiver/law.py", LAW), ("tests/test_law.py", TESTS), ("pyproject.toml", "")):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    (project / "receiver/__init__.py").touch()
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, project],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    by = dict(map(json.loads, ran.stdout.splitlines()))
+    assert by["return (at < now)"] is None, "no test asks for the boundary"
+    assert by["return None"] is not None
+    assert by["n -= 2"] == "tests/test_law.py::test_count" or by["n -= 2"] is None
+    assert by["pass"] == "the clock, or the end of its process"
+
+
+@pytest.mark.parametrize("file", sorted({target.file for target in TARGETS}))
+def test_what_is_listed_as_equivalent_is_a_mutant_of_today(file):
+    today = {key(mutant) for mutant in mutants_of((ROOT / file).read_bytes())}
+    assert equivalents(file).keys() <= today
+
+
+def test_every_file_with_equivalents_and_every_judge_is_there():
+    assert tomllib.loads(EQUIVALENT.read_text("utf-8")).keys() <= {target.file for target in TARGETS}
+    assert all((ROOT / test).exists() for target in TARGETS for test in target.tests)

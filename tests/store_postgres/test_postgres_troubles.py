@@ -1,0 +1,299 @@
+"""What goes wrong below the verbs is told by a typed error, undone, and over with it."""
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+
+import asyncpg
+import psycopg
+import pytest
+
+from asyncqueue import stores
+from asyncqueue.errors import BadEffect, ConfigError, ForkedProcess, StoreBusy, StoreError, StoreUnreachable
+from asyncqueue.lifecycle import Status
+from asyncqueue.queue import Queue
+from asyncqueue.stores.postgres import listen, statements, turns
+from asyncqueue.stores.postgres.connection import Profile, judged
+from asyncqueue.stores.postgres.store import PostgresStore
+from tests.store.raw import raw_of, schema_of
+
+DIE = "SELECT pg_terminate_backend(pg_backend_pid())"
+
+
+@pytest.fixture
+async def queue(postgres_url):
+    async with Queue.open(postgres_url) as opened:
+        await opened.enqueue("a", 1)
+        yield opened
+
+
+async def test_effect_that_hides_an_error_of_the_database_is_undone_and_told(queue):
+    (leased,) = await queue.claim("w")
+
+    async def work(connection):
+        try:
+            await connection.execute("SELECT 1 / 0")
+        except asyncpg.DivisionByZeroError:
+            return
+
+    with pytest.raises(BadEffect, match="hid an error of the database"):
+        await queue.finish(leased, "ok", effect=work)
+    assert (await queue.get("a")).status is Status.LEASED
+    assert await queue.finish(leased, "ok") is Status.DONE
+
+
+async def lose(connection):
+    try:
+        await connection.execute(DIE)
+    finally:
+        while not connection.is_closed():
+            await asyncio.sleep(0)
+
+
+async def test_effect_whose_connection_is_lost_under_it_runs_again_on_another(queue):
+    (leased,) = await queue.claim("w")
+    runs = []
+
+    async def work(connection):
+        runs.append(connection)
+        if len(runs) == 1:
+            await lose(connection)
+
+    assert await queue.finish(leased, "ok", effect=work) is Status.DONE
+    assert len(runs) == 2
+
+
+async def test_effect_that_hides_the_loss_of_its_connection_is_refused(queue):
+    (leased,) = await queue.claim("w")
+
+    async def work(connection):
+        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            await lose(connection)
+
+    with pytest.raises(BadEffect, match="must not end the transaction or close the connection"):
+        await queue.finish(leased, "ok", effect=work)
+    assert await queue.finish(leased, "ok") is Status.DONE
+
+
+async def test_effect_that_cancels_its_own_task_undoes_the_transaction(queue):
+    (leased,) = await queue.claim("w")
+
+    async def work(_connection):
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    with pytest.raises(asyncio.CancelledError):
+        await queue.finish(leased, "ok", effect=work)
+    assert (await queue.get("a")).status is Status.LEASED
+    assert await queue.finish(leased, "ok") is Status.DONE
+
+
+async def test_opening_that_fails_at_its_last_question_leaves_no_connection_open(postgres_url, monkeypatch):
+    monkeypatch.setattr(statements, "PLACE", "SELECT 1 / 0")
+    with pytest.raises(StoreError, match="division by zero"):
+        await PostgresStore.open(postgres_url)
+
+
+async def test_schema_that_somebody_made_before_is_used(postgres_url):
+    name = schema_of(postgres_url)
+    raw_of(postgres_url).execute(f"CREATE SCHEMA {name}")
+    async with Queue.open(postgres_url) as queue:
+        assert await queue.enqueue("a", 1) is True
+
+
+@pytest.mark.parametrize("setting", ["patience_ms", "reply_ms", "connections"])
+def test_settings_of_a_connection_are_at_least_one(setting):
+    with pytest.raises(ConfigError, match=f"{setting} must be at least 1"):
+        Profile(**{setting: 0}).check()
+
+
+def test_turns_are_forgotten_for_the_levels_noted_longest_ago(monkeypatch):
+    monkeypatch.setattr(turns, "_LEVELS_MAX", 2)
+    ring = turns.Turns()
+    for level in range(4):
+        ring.take({"one": Counter({level: 1}), "other": Counter({level: 1})}, 2, 0)
+    assert sorted(ring._served) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "words"),
+    [
+        (asyncpg.exceptions.ClientConfigurationError("no such option"), ConfigError, "there: no such option"),
+        (asyncpg.exceptions.OutdatedSchemaCacheError("stale"), StoreBusy, "the schema has just changed"),
+        (TimeoutError(), StoreUnreachable, "no answer in time"),
+        (ConnectionResetError("reset"), StoreUnreachable, "cannot be reached .reset"),
+        (asyncpg.exceptions.DataError("odd"), StoreError, "odd"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors_of_the_driver_are_typed(error, expected, words):
+    told = judged(error, "there").error
+    assert type(told) is expected
+    with pytest.raises(expected, match=words):
+        raise told
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (["started", "committed"], True),
+        (["started", "aborted"], False),
+        (["started", "in progress", "started", "committed"], True),
+        ([OSError("away"), "started", "committed"], True),
+        (["started since", "committed"], False),
+        (["started", None], StoreUnreachable),
+        ([asyncpg.exceptions.ClientConfigurationError("no such option")], StoreUnreachable),
+    ],
+    ids=str,
+)
+async def test_what_became_of_a_commit_without_an_answer_is_asked_until_it_is_known(
+    queue, monkeypatch, answers, expected
+):
+    database, left = queue._store.database, iter(answers)
+
+    class Server:
+        async def fetchval(self, *_question):
+            answer = next(left)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    @asynccontextmanager
+    async def borrowed(_until):
+        yield Server()
+
+    monkeypatch.setattr(database, "_borrowed", borrowed)
+    asking = database._has_committed("7", "started", time.monotonic() + 20)
+    if isinstance(expected, bool):
+        assert await asking is expected
+    else:
+        with pytest.raises(expected, match="whether it was done is not known"):
+            await asking
+
+
+async def test_patience_ends_the_question_what_became_of_a_commit(queue, monkeypatch):
+    database = queue._store.database
+
+    @asynccontextmanager
+    async def borrowed(_until):
+        raise OSError("away")
+        yield
+
+    monkeypatch.setattr(database, "_borrowed", borrowed)
+    with pytest.raises(StoreUnreachable, match="whether it was done is not known"):
+        await database._has_committed("7", "started", time.monotonic())
+
+
+async def test_url_that_the_driver_cannot_read_is_a_config_error():
+    with pytest.raises(ConfigError, match="not a URL that the driver understands"):
+        await PostgresStore.open("postgresql://127.0.0.1:no-port/db")
+
+
+async def test_error_at_the_commit_itself_is_typed_and_undoes_the_transaction(queue):
+    async def work(transaction):
+        connection = transaction._connection
+        await connection.execute("CREATE TABLE late (a int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        await connection.execute("INSERT INTO late VALUES (1), (1)")
+
+    with pytest.raises(StoreError, match="late_a_key"):
+        await queue._store.write(work)
+    assert await queue.enqueue("b", 1) is True
+
+
+async def test_connection_that_was_left_in_a_transaction_does_not_go_back_to_the_pool(queue):
+    database = queue._store.database
+    async with database._borrowed(time.monotonic() + 20) as connection:
+        await connection.execute("BEGIN")
+        raw = connection._con
+    assert raw.is_closed()
+
+
+async def test_another_process_than_the_one_that_opened_it_is_refused(queue, monkeypatch):
+    monkeypatch.setattr(queue._store.database, "_pid", 0)
+    with pytest.raises(ForkedProcess, match="opened before a fork"):
+        await queue._store.get(["a"])
+
+
+async def test_listener_that_answers_its_question_is_kept(queue, monkeypatch):
+    monkeypatch.setattr(listen, "_PROBE_EVERY_S", 0)
+    await queue.version()
+    first = queue._store._listener._connection
+    await queue.version()
+    assert queue._store._listener._connection is first is not None
+
+
+@pytest.mark.parametrize("error", [asyncpg.InterfaceError("no"), LookupError("a bug")], ids=["driver", "other"])
+async def test_listener_that_cannot_begin_leaves_no_connection_open(queue, monkeypatch, error):
+    made = []
+
+    async def add_listener(connection, *_):
+        made.append(connection)
+        raise error
+
+    await queue._store._listener.close()
+    monkeypatch.setattr(asyncpg.Connection, "add_listener", add_listener)
+    monkeypatch.setattr(queue._store._listener, "_again_at", 0.0)
+    if isinstance(error, LookupError):
+        with pytest.raises(LookupError):
+            await queue.version()
+    else:
+        assert isinstance(await queue.version(), int)  # by a question
+    assert [connection.is_closed() for connection in made] == [True]
+
+
+async def test_listener_cancelled_while_it_connects_has_nothing_to_close(queue, monkeypatch):
+    listener, connecting = queue._store._listener, asyncio.Event()
+
+    async def connect():
+        connecting.set()
+        await asyncio.Event().wait()
+
+    await listener.close()
+    monkeypatch.setattr(listener, "_again_at", 0.0)
+    monkeypatch.setattr(queue._store.database, "connect", connect)
+    asking = asyncio.ensure_future(queue.version())
+    await connecting.wait()
+    asking.cancel()
+    await asyncio.wait((asking,))
+    assert asking.cancelled()
+    assert not listener.is_listening
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """Let the store be imported anew without a module."""
+
+    def forget(missing):
+        for name in [name for name in sys.modules if name.startswith("asyncqueue.stores.postgres")]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(stores, "postgres", raising=False)
+        monkeypatch.setitem(sys.modules, missing, None)
+
+    return forget
+
+
+URL = "postgresql://127.0.0.1/db"
+OPENINGS = {"store": lambda: stores.open_store(URL), "side": lambda: stores.open_side(URL, create=True)}
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+async def test_missing_driver_is_named_with_what_installs_it(without, opening):
+    without("asyncpg")
+    with pytest.raises(ConfigError, match=r"pip install 'asyncqueue.postgres.'"):
+        await OPENINGS[opening]()
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+async def test_another_missing_module_is_not_blamed_on_the_driver(without, opening):
+    without("asyncqueue.stores.postgres.connection")
+    with pytest.raises(ModuleNotFoundError, match=r"postgres\.connection"):
+        await OPENINGS[opening]()
+
+
+def test_connection_of_a_driver_without_the_other_is_told_what_to_install(without):
+    connection = psycopg.Connection.__new__(psycopg.Connection)
+    without("asyncpg")
+    with pytest.raises(ConfigError, match="pip install"):
+        stores.outbox_for(connection)

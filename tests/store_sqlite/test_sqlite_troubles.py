@@ -1,0 +1,131 @@
+"""What goes wrong below the verbs is told by a typed error, undone, and over with it."""
+
+import asyncio
+import sqlite3
+
+import pytest
+
+from asyncqueue.errors import StoreClosed, StoreError
+from asyncqueue.job import NewJob
+from asyncqueue.lifecycle import Status
+from asyncqueue.queue import Queue
+from asyncqueue.stores import open_store
+from asyncqueue.stores.sqlite import turns
+from asyncqueue.stores.sqlite.connection import Profile
+
+pytestmark = pytest.mark.usefixtures("no_sync")
+
+
+@pytest.fixture
+async def store(path):
+    opened = await open_store(path)
+    yield opened
+    await opened.close()
+
+
+async def test_inline_work_that_waits_for_something_else_is_undone_and_told(store, writes_at_once, path):
+    async def work(transaction):
+        await transaction.enqueue([NewJob("a", 1)])
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="waited for something else"):
+        await store.write(work, inline=True)
+    assert await store.get(["a"]) == [None]
+    writes_at_once(path)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+async def test_error_of_the_driver_is_typed_and_undoes_the_transaction(store, writes_at_once, path, inline):
+    async def work(transaction):
+        await transaction.enqueue([NewJob("a", 1)])
+        await transaction._rows("SELECT 1 FROM nowhere")
+
+    with pytest.raises(StoreError, match="no such table: nowhere"):
+        await store.write(work, inline=inline)
+    assert await store.get(["a"]) == [None]
+    writes_at_once(path)
+
+
+async def test_reader_that_somebody_closed_is_told_as_closed(store):
+    await store.database._reader.close()
+    with pytest.raises(StoreClosed):
+        await store.get(["a"])
+    assert await store.write(lambda transaction: transaction.enqueue([NewJob("a", 1)])) == [True]
+
+
+@pytest.mark.parametrize("inline", [False, True])
+async def test_without_a_gate_all_works(path, inline):
+    store = await open_store(path, profile=Profile(gate=False))
+    assert await store.write(lambda transaction: transaction.enqueue([NewJob("a", 1)]), inline=inline) == [True]
+    await store.close()
+
+
+@pytest.fixture
+async def queue(path):
+    async with Queue.open(path) as opened:
+        await opened.enqueue("a", 1)
+        yield opened
+
+
+async def test_effect_that_loses_the_transaction_and_hides_it_is_told_by_an_error(queue):
+    (leased,) = await queue.claim("w")
+
+    async def work(connection):
+        for _ in range(2):
+            try:
+                await connection.execute_fetchall("INSERT OR ROLLBACK INTO queues (name) VALUES ('twice')")
+            except sqlite3.IntegrityError:
+                return
+
+    with pytest.raises(StoreError, match="an effect ended the transaction"):
+        await queue.finish(leased, "ok", effect=work)
+    assert (await queue.get("a")).status is Status.LEASED
+    assert await queue.finish(leased, "ok") is Status.DONE
+
+
+async def test_effect_that_cancels_its_own_task_undoes_the_transaction(queue):
+    (leased,) = await queue.claim("w")
+
+    async def work(connection):
+        await connection.execute_fetchall("INSERT INTO queues (name) VALUES ('undone')")
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    with pytest.raises(asyncio.CancelledError):
+        await queue.finish(leased, "ok", effect=work)
+    assert (await queue.get("a")).status is Status.LEASED
+    assert "undone" not in await queue.queues()
+    assert await queue.finish(leased, "ok") is Status.DONE
+
+
+async def test_history_whose_failure_costs_the_whole_transaction_is_an_error(queue, path, plain):
+    (leased,) = await queue.claim("w")
+    other = plain(path)
+    other.execute("CREATE TRIGGER spoil BEFORE INSERT ON attempts BEGIN SELECT raise(ROLLBACK, 'spoiled'); END")
+    with pytest.raises(StoreError, match="spoiled"):
+        await queue.finish(leased, "retry", error="later")
+    assert (await queue.get("a")).status is Status.LEASED
+    other.execute("DROP TRIGGER spoil")
+    assert await queue.finish(leased, "retry", error="later") is Status.PENDING
+
+
+async def test_trouble_of_the_database_while_claiming_condemns_no_job(queue):
+    """A statement fails for a damaged row, too; only then the rows are looked through and the damaged ones die."""
+    writer = queue._store.database._writer
+    await writer.set_authorizer(lambda what, *_: sqlite3.SQLITE_DENY if what == sqlite3.SQLITE_READ else 0)
+    with pytest.raises(StoreError, match="prohibited"):
+        await queue.claim("w")
+    await writer.set_authorizer(None)
+    assert (await queue.get("a")).status is Status.PENDING
+    assert [job.id for job in await queue.claim("w")] == ["a"]
+
+
+async def test_turns_are_forgotten_for_the_levels_noted_longest_ago(queue, monkeypatch):
+    monkeypatch.setattr(turns, "_LEVELS_MAX", 2)
+    for level in range(1, 5):
+        for name in ("one", "other"):
+            await queue.enqueue(f"{name}{level}", 1, queue=name, priority=level)
+    claimed = [(await queue.claim("w"))[0] for _ in range(9)]
+    assert [job.priority for job in claimed] == [4, 4, 3, 3, 2, 2, 1, 1, 0]
+    assert [{job.queue for job in claimed[n : n + 2]} for n in (0, 2, 4, 6)] == [{"one", "other"}] * 4
+    assert len(queue._store._turns._served) == 2
