@@ -66,7 +66,6 @@ _SQL_WORDS: Final = (
     (r"\bmax\(", "min("),
     (r" DESC\b", ""),
     (r" OR IGNORE\b", ""),
-    (r"\bUNION ALL\b", "UNION"),
     (r"\('pending','leased'\)", "('pending')"),
     (r"\('pending','leased'\)", "('leased')"),
     (r", \w+ = (?:NULL|0|:\w+|'\w+')(?=[,\s])", ""),  # one column of a SET less

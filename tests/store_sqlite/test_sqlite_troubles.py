@@ -129,3 +129,11 @@ async def test_turns_are_forgotten_for_the_levels_noted_longest_ago(queue, monke
     assert [job.priority for job in claimed] == [4, 4, 3, 3, 2, 2, 1, 1, 0]
     assert [{job.queue for job in claimed[n : n + 2]} for n in (0, 2, 4, 6)] == [{"one", "other"}] * 4
     assert len(queue._store._turns._served) == 2
+
+
+@pytest.mark.parametrize("outcome", ["ok", "retry"])
+async def test_reason_that_somebody_wrote_beside_a_lease_ends_with_it(queue, path, plain, outcome):
+    (leased,) = await queue.claim("w")
+    plain(path).execute("UPDATE jobs SET reason = 'exhausted'")
+    await queue.finish(leased, outcome)
+    assert (await queue.get("a")).reason == (None if outcome == "ok" else "retry")
