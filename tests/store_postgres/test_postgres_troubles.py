@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import time
-from collections import Counter
 from contextlib import asynccontextmanager, suppress
 
 import asyncpg
@@ -11,7 +10,15 @@ import psycopg
 import pytest
 
 from asyncqueue import stores
-from asyncqueue.errors import BadEffect, ConfigError, ForkedProcess, StoreBusy, StoreError, StoreUnreachable
+from asyncqueue.errors import (
+    BadEffect,
+    ConfigError,
+    ForkedProcess,
+    InvalidJob,
+    StoreBusy,
+    StoreError,
+    StoreUnreachable,
+)
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.stores.postgres import listen, statements, turns
@@ -92,7 +99,7 @@ async def test_effect_that_cancels_its_own_task_undoes_the_transaction(queue):
 
 async def test_opening_that_fails_at_its_last_question_leaves_no_connection_open(postgres_url, monkeypatch):
     monkeypatch.setattr(statements, "PLACE", "SELECT 1 / 0")
-    with pytest.raises(StoreError, match="division by zero"):
+    with pytest.raises(InvalidJob, match="division by zero"):
         await PostgresStore.open(postgres_url)
 
 
@@ -109,11 +116,18 @@ def test_settings_of_a_connection_are_at_least_one(setting):
         Profile(**{setting: 0}).check()
 
 
-def test_turns_are_forgotten_for_the_levels_noted_longest_ago(monkeypatch):
+async def test_turns_are_forgotten_for_the_levels_noted_longest_ago(monkeypatch):
     monkeypatch.setattr(turns, "_LEVELS_MAX", 2)
     ring = turns.Turns()
+
+    async def names(after, until, count):
+        return [name for name in ("one", "other") if after < name and (until is None or name <= until)][:count]
+
+    async def take(rooms):
+        return [{"queue": name, "seq": 1} for name, room in rooms.items() if room]
+
     for level in range(4):
-        ring.take({"one": Counter({level: 1}), "other": Counter({level: 1})}, 2, 0)
+        assert len(await ring.claim(level, 2, names, take)) == 2
     assert sorted(ring._served) == [2, 3]
 
 
@@ -124,7 +138,8 @@ def test_turns_are_forgotten_for_the_levels_noted_longest_ago(monkeypatch):
         (asyncpg.exceptions.OutdatedSchemaCacheError("stale"), StoreBusy, "the schema has just changed"),
         (TimeoutError(), StoreUnreachable, "no answer in time"),
         (ConnectionResetError("reset"), StoreUnreachable, "cannot be reached .reset"),
-        (asyncpg.exceptions.DataError("odd"), StoreError, "odd"),
+        (asyncpg.exceptions.DataError("odd"), InvalidJob, "odd"),
+        (asyncpg.exceptions.UniqueViolationError("odd"), StoreError, "odd"),
     ],
     ids=lambda value: type(value).__name__,
 )
