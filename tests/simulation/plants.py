@@ -64,7 +64,7 @@ def _drop_fence() -> None:
 
 
 def _drop_dedup() -> None:
-    _edit(inbox_statements, "ACCEPT", "ON CONFLICT (id) DO NOTHING", "ON CONFLICT (id) DO UPDATE SET times = 2")
+    _edit(inbox_statements, "KNOWN", "inbox.id = item.value ->> 0", "false")
     inbox_statements.LEDGER += " WHERE true ON CONFLICT (id) DO UPDATE SET qty = qty + excluded.qty"
 
 

@@ -571,6 +571,6 @@ async def test_a_run_that_answers_too_few_is_an_error_for_those_left_out():
 
 
 async def test_a_bad_item_that_is_alone_in_its_batch_is_tried_once(queue, transactions):
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidJob):
         await queue._batches.enqueue([NewJob("bad", 1, kind={"a", "set"})])
     assert transactions["count"] == 1

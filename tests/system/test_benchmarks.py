@@ -41,7 +41,18 @@ def test_benchmark_runs_and_its_answer_is_kept(key, tmp_path):
 
 ALONE = {
     "bench_queues": ["--jobs", "2000", "--others", "100", "--claims", "3"],
-    "bench_postgres": ["--rows", "3000", "--repetitions", "2", "--rate-jobs", "500", "--jobs", "3000"],
+    "bench_postgres": [
+        "--rows",
+        "3000",
+        "--repetitions",
+        "2",
+        "--rate-jobs",
+        "500",
+        "--jobs",
+        "3000",
+        "--room-jobs",
+        "600",
+    ],
     "scaling_model": ["--jobs", "400", "--processes", "1", "2", "--hosts", "2", "--think-ms", "1"],
 }
 
