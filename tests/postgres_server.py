@@ -92,7 +92,9 @@ class Server:
             done = subprocess.run(command, check=False, stdout=said, stderr=said, user=self._user, cwd="/")
             if done.returncode:
                 said.seek(0)
-                raise subprocess.CalledProcessError(done.returncode, command, said.read())
+                error = subprocess.CalledProcessError(done.returncode, command, said.read())
+                error.add_note(error.output)  # its own text leaves it out
+                raise error
 
 
 @contextlib.contextmanager
