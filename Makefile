@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 ROUNDS ?= 20
+MINUTES ?= 5
 IMAGES ?= 50000
 KILLS ?= 3400
 SEEDS ?= 1000
@@ -60,8 +61,9 @@ coverage: $(STAMP)  ## Branch coverage: 100 % of lifecycle, worker and stores, 9
 mutation: $(STAMP)  ## Break the core in one place after the other; ARGS='asyncqueue/worker.py --sample 50 --seed 1'
 	$(BIN)/python -m tests.mutation $(ARGS)
 
-soak: $(STAMP)  ## Kill dispatchers and the receiver, ROUNDS=20 times; then workers from within
+soak: $(STAMP)  ## Kill dispatchers and the receiver: ROUNDS=20, then MINUTES=5 (0: none) of mixed traffic
 	$(BIN)/python -m tests.system.soak --rounds $(ROUNDS)
+	$(BIN)/python -m tests.system.endurance --minutes $(MINUTES) $(ARGS)
 	$(BIN)/python -m tests.system.chaos
 	$(BIN)/python -m tests.system.postgres_chaos
 
