@@ -5,8 +5,8 @@ jobs, some inside a transaction of its own that may be rolled back; the same job
 quantities; jobs that the receiver refuses; messages that go straight to the inbox, once more or with another
 quantity; redrives and purges. Every second all jobs are compared with what they were a second ago. In the end
 faults stop, everything drains, and books, queue and ledger must agree. Memory, descriptors, threads and sizes are
-noted every second; a run of ten minutes or more fails if they grow (tests/system/endurance/watch.py tells how that
-is judged). Exit status 1 names what is wrong.
+noted every second; a run of ten minutes or more fails if they grow, memory from twenty minutes on
+(tests/system/endurance/watch.py tells how that is judged). Exit status 1 names what is wrong.
 """
 
 import argparse

@@ -43,6 +43,7 @@ class Books:
     promised: set[str] = field(default_factory=set)  # enqueues that were acknowledged
     redriven: Counter[str] = field(default_factory=Counter)  # redrives that were acknowledged
     closed: set[str] = field(default_factory=set)  # seen ended, then purged
+    delivered: list[str] = field(default_factory=list)  # those of them that the receiver has
     rows: dict[str, Row] = field(default_factory=dict)  # the last look
     strangers: set[str] = field(default_factory=set)  # seen, and not promised at that moment
     lost: int = 0
@@ -69,6 +70,8 @@ class Books:
         for job_id in self.rows.keys() - rows.keys():
             if self.rows[job_id].has_ended:
                 self.closed.add(job_id)
+                if not is_deadly(job_id):
+                    self.delivered.append(job_id)
             else:
                 self.lost += 1
                 self.fault(f"I1: {job_id} is gone, and was {self.rows[job_id]} when it was seen last")

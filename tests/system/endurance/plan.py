@@ -9,8 +9,9 @@ OTHER: Final = "dispatcher 2"
 RECEIVER: Final = "receiver"
 ROLES: Final = (STEADY, OTHER, RECEIVER)
 
-LONG_S: Final = 600.0  # from here on slopes are judged
-TWO_CYCLES_S: Final = 1_200.0
+LONG_S: Final = 600.0  # from here on descriptors, threads and the queue's file are judged
+SLOPE_S: Final = 1_200.0  # and from here on memory
+TWO_CYCLES_S: Final = 2_700.0
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class Plan:
     @property
     def is_long(self) -> bool:
         return self.seconds >= LONG_S
+
+    @property
+    def tells_slopes(self) -> bool:
+        """Whether processes live so long that a slope is told from the steps in which an allocator grows."""
+        return self.seconds >= SLOPE_S
 
     @property
     def cycles(self) -> int:

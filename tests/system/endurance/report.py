@@ -32,8 +32,15 @@ def table(result: Result) -> str:
         lines.append(f"| {name} | {seen[len(seen) // 2]:.2f} | {max(seen):.2f} | {seen[-1]:.2f} |")
     lines += ["", *(f"FAILED: {fault}" for fault in result.faults)]
     if not result.faults:
-        bounds = "" if result.plan.is_long else " (memory and descriptors are not judged: less than ten minutes)"
-        lines.append(f"every job done once, or dead for its known reason{bounds}")
+        lines.append("every job done once, or dead for its known reason")
+        if not result.plan.is_long:
+            lines.append("too short to judge what grows")
+        elif not result.plan.tells_slopes:
+            lines.append(
+                "descriptors, threads and the queue's file are flat; too short to judge the slope of memory"
+            )
+        else:
+            lines.append("memory, descriptors, threads and the queue's file are within their bounds")
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ from tests.system.endurance.books import Books, Reader, reconcile
 from tests.system.endurance.orders import BODY_BYTES_MAX
 from tests.system.endurance.plan import OTHER, RECEIVER, ROLES, STEADY, Plan
 from tests.system.endurance.traffic import KINDS, MAKE_ORDERS, Producer
-from tests.system.endurance.watch import Life, Sizes, longest, out_of_bounds, sample, sizes
+from tests.system.endurance.watch import Life, Sizes, longest, out_of_bounds, sample, sizes, steep
 from tests.system.soak import ROOT
 
 LEASE_MS = 3_000
@@ -156,9 +156,9 @@ async def run(seed: int, folder: Path, seconds: float) -> Result:
             if wrong := await members[role].stop():
                 result.books.fault(wrong)
     reconcile(result.books, jobs, inbox)
-    if plan.is_long:
-        for grown in out_of_bounds(result.judged, result.files):
-            result.books.fault(grown)
+    grown = out_of_bounds(result.judged, result.files) if plan.is_long else []
+    for fault in grown + (steep(result.judged) if plan.tells_slopes else []):
+        result.books.fault(fault)
     return result
 
 

@@ -44,6 +44,7 @@ KINDS: Final = (
     "redriven",
     "posted again",
     "posted with another quantity",
+    "posted long after",
 )
 
 # The business table beside the queue: what the last committed transaction wrote.
@@ -218,6 +219,10 @@ class Producer:
         job_id = self._rng.choice(done)
         await self._expect(message(job_id), "posted again", (200, "duplicate"))
         await self._expect(message(job_id, more=1), "posted with another quantity", (409, wire.CONFLICT.type))
+        if self._books.delivered:  # the queue has forgotten it, the inbox must not
+            await self._expect(
+                message(self._rng.choice(self._books.delivered)), "posted long after", (200, "duplicate")
+            )
         live = [i for i in self._recent if i not in self._books.rows and not is_deadly(i)]
         if live:
             fresh = self._rng.choice(live)

@@ -2,8 +2,8 @@
 
 The slope of a life is that of the least-squares line through its resident memory, once a second, without the first
 third of the life and never its first half minute: what a process fills on its way up (imports, connections, the
-page cache of SQLite) is no leak. The longest life of each role counts, but that of the dispatcher which is killed
-all the time. Descriptors and threads are flat if their median over the last fifth of that life is at most
+page cache of SQLite, 2 MB) is no leak. The longest life of each role counts, but that of the dispatcher which is
+killed all the time. Descriptors and threads are flat if their median over the last fifth of that life is at most
 `FLAT_MORE` above the one over the first fifth, after the same third.
 """
 
@@ -21,6 +21,7 @@ SLOPE_MAX: Final = 1.0  # MB an hour
 FLAT_MORE: Final = 3
 GROWTH_MAX: Final = 1.25  # of the queue's file, from the first half's peak on
 SAMPLES_MIN: Final = 10
+SLOPE_S_MIN: Final = 600.0  # an allocator's step of 0.1 MB is 1.2 MB an hour in five minutes, and no leak
 
 
 class Sample(NamedTuple):
@@ -100,16 +101,26 @@ def longest(lives: Sequence[Life]) -> list[Life]:
     return [best[role] for role in sorted(best)]
 
 
-def out_of_bounds(lives: Sequence[Life], files: Sequence[Sizes]) -> list[str]:
-    """Return what grew. `lives` are the ones to judge."""
+def steep(lives: Sequence[Life]) -> list[str]:
+    """Return whose memory grew by too much. `lives` are the ones to judge."""
     found = []
     for life in lives:
         settled, steepness = life.settled, life.slope()
-        if steepness is None:
+        if steepness is None or settled[-1].at_s - settled[0].at_s < SLOPE_S_MIN:
             found.append(f"the {life.role} never lived long enough to tell a slope")
-            continue
-        if steepness >= SLOPE_MAX:
+        elif steepness >= SLOPE_MAX:
             found.append(f"the memory of the {life.role} grows by {steepness:.2f} MB an hour")
+    return found
+
+
+def out_of_bounds(lives: Sequence[Life], files: Sequence[Sizes]) -> list[str]:
+    """Return what else grew."""
+    found = []
+    for life in lives:
+        settled = life.settled
+        if not settled:
+            found.append(f"the {life.role} never lived long enough to tell")
+            continue
         for what, values in (
             ("descriptors", [s.descriptors for s in settled]),
             ("threads", [s.threads for s in settled]),
