@@ -11,7 +11,7 @@ from asyncqueue.queue import DedupHorizonWarning, Queue
 
 __all__ = ["PurgeChore", "Retention", "warn_below_horizon"]
 
-_SET = 200
+_SET = 50
 _EVERY_S = 60.0
 _SHARE = 5  # of the time, one part at most is spent on purging
 _PAUSE_MIN_S = 0.01
