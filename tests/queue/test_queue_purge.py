@@ -105,11 +105,11 @@ async def test_purge_of_wrong_numbers_is_refused(queue, ended, wrong):
 
 
 async def test_purge_goes_in_small_sets_and_pauses_between_them(queue, raw, commits, naps):
-    await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(1_050)])
+    await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(525)])
     raw.execute("UPDATE jobs SET status = 'done'")
     commits.clear()
     with naps() as taken:
-        assert await queue.purge(older_than_ms=0) == 1_050
+        assert await queue.purge(older_than_ms=0) == 525
     assert len(commits) == 11
     assert len([nap for nap in taken if nap > 0]) == 10
 
@@ -117,7 +117,7 @@ async def test_purge_goes_in_small_sets_and_pauses_between_them(queue, raw, comm
 async def test_purge_rests_as_long_as_each_set_took_so_that_a_slow_disk_is_not_hogged(
     queue, raw, monkeypatch, naps
 ):
-    await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(450)])
+    await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(225)])
     raw.execute("UPDATE jobs SET status = 'done'")
     original, seconds = queue._store.write, [1.0]
 
@@ -128,7 +128,7 @@ async def test_purge_rests_as_long_as_each_set_took_so_that_a_slow_disk_is_not_h
     monkeypatch.setattr(queue._store, "write", slow_write)
     monkeypatch.setattr(queue, "_loop", SimpleNamespace(time=lambda: seconds[0]))
     with naps() as taken:
-        assert await queue.purge(older_than_ms=0) == 450
+        assert await queue.purge(older_than_ms=0) == 225
     rests = [nap for nap in taken if nap > 0]
     assert len(rests) == 4
     assert rests == pytest.approx([0.05] * 4)
