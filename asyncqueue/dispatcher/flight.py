@@ -120,6 +120,9 @@ class Flight:
         Free slots that are kept for the others do not count: a lane whose jobs hang or fail cannot fill them all.
         """
         free = self.free
+        if len(self.lanes) == 1:  # nothing is kept for others
+            room = self.lanes[0].room(free)
+            return {self.lanes[0]: room} if room > 0 else {}
         unused = {lane: lane.unused for lane in self.lanes}  # once: see `free`
         kept = sum(unused.values())
         rooms = {lane: lane.room(max(0, free - kept + unused[lane])) for lane in self.lanes}

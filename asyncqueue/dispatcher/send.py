@@ -9,7 +9,7 @@ from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
 import aiohttp
-from multidict import CIMultiDict
+from multidict import CIMultiDict, istr
 from yarl import URL
 
 from asyncqueue import wire, wire_batch
@@ -33,6 +33,10 @@ _PATIENCE_PART: Final = 0.1  # of the timeout: the longest that a job waits for 
 # connection that is just being closed (FAULTS 41).
 KEEPALIVE_S: Final = 10.0
 _SUCCESS: Final = range(200, 300)
+# Their lower case, by which they are looked up, is worked out once.
+_KEY: Final = istr(wire.IDEMPOTENCY_HEADER)
+_TOKEN: Final = istr(wire.TOKEN_HEADER)
+_ATTEMPT: Final = istr(wire.ATTEMPT_HEADER)
 
 _DEADLINE_PASSED: Final = Outcome(Verdict.RETRY, Certainty.NOT_SENT, "deadline passed")
 _NO_TIME_LEFT: Final = Outcome(Verdict.RETRY, Certainty.NOT_SENT, "no time left after the batch was refused")
@@ -327,9 +331,9 @@ def _item(job: LeasedJob) -> bytes:
 def _job_headers(job: LeasedJob) -> CIMultiDict[str]:
     return CIMultiDict(
         (
-            (wire.IDEMPOTENCY_HEADER, job.id),
-            (wire.TOKEN_HEADER, str(job.token)),
-            (wire.ATTEMPT_HEADER, str(job.attempt)),
+            (_KEY, job.id),
+            (_TOKEN, str(job.token)),
+            (_ATTEMPT, str(job.attempt)),
         )
     )
 

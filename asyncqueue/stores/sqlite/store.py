@@ -52,7 +52,7 @@ _SWEEP_MAX: Final = 4_096
 _BIRTH_S: Final = 1.0  # how long an empty file may be one that another process is making just now
 _BIRTH_POLL_S: Final = 0.01
 _DETAIL_MAX: Final = 10_000
-_VERSION_S: Final = 0.1  # how long the times of the files are believed: some file systems keep none
+_VERSION_S: Final = 0.25  # how long the times of the files are believed: some file systems keep none
 _UNEXPLAINED: Final = FailedAttempt("")
 
 
