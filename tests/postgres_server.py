@@ -41,8 +41,15 @@ class Server:
         self._user = "nobody" if os.geteuid() == 0 else None
 
     @classmethod
-    def made(cls, folder: Path, settings: dict[str, str] | None = None) -> "Server":
-        """Make a new, empty one in `folder`; not started yet."""
+    def made(cls, folder: Path | None = None, settings: dict[str, str] | None = None) -> "Server":
+        """Make a new, empty one in `folder`, or in one of its own; not started yet.
+
+        Not below `tmp_path`: whoever starts pytest closes the folder above it to all but its owner, and the server
+        of a test that runs as root is somebody else.
+        """
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="asyncqueue-server-"))
+            folder.chmod(0o755)
         server = cls(folder, free_port(), settings)
         server.data.mkdir(parents=True)
         if server._user is not None:

@@ -160,8 +160,8 @@ async def test_two_real_receivers_that_get_the_same_messages_accept_each_once(ur
     assert check_whole(url) == {f"m{n}": 2 for n in range(100)}
 
 
-async def test_a_server_that_restarts_is_a_pause_and_nothing_is_lost(tmp_path):
-    server = Server.made(tmp_path / "server").start()
+async def test_a_server_that_restarts_is_a_pause_and_nothing_is_lost():
+    server = Server.made().start()
     try:
         async with running(server.url) as receiver, asyncio.timeout(50):
             acknowledged = set()
@@ -180,8 +180,8 @@ async def test_a_server_that_restarts_is_a_pause_and_nothing_is_lost(tmp_path):
         server.remove()
 
 
-async def test_while_the_server_is_away_it_is_a_503_and_not_ready(tmp_path):
-    server = Server.made(tmp_path / "server").start()
+async def test_while_the_server_is_away_it_is_a_503_and_not_ready():
+    server = Server.made().start()
     try:
         store = await open_inbox(server.url, effect=None, journal="delete", force_wal=False, patience_ms=300)
         server.stop("immediate")

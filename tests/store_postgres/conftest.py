@@ -10,11 +10,10 @@ from tests.store_postgres.proxy import Proxy
 
 
 @pytest.fixture(scope="module")
-def own_server(tmp_path_factory):
+def own_server():
     """A server for one module, which its tests may stop and start."""
     postgres_server.needed()
-    folder = tmp_path_factory.mktemp("postgres")
-    server = Server.made(folder).start()
+    server = Server.made().start()
     yield server
     server.remove()
 

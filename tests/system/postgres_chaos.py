@@ -129,7 +129,7 @@ async def run_chaos(
 ) -> Chaos:
     """Run it once in `folder`, on a server of its own; `kills` bounds the killed processes, 0 for no bound."""
     result, started = Chaos(jobs, workers, seed), time.monotonic()
-    server = Server.made(folder / "server", settings).start()
+    server = Server.made(settings=settings).start()
     try:
         url = f"{server.url}?schema=chaos&search_path=chaos"
         async with Queue.open(url) as queue:
