@@ -21,6 +21,7 @@ from asyncqueue.errors import (
 )
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
+from asyncqueue.stores import ring as ring_module
 from asyncqueue.stores.postgres import listen, statements, turns
 from asyncqueue.stores.postgres.connection import Profile, judged
 from asyncqueue.stores.postgres.store import PostgresStore
@@ -117,7 +118,7 @@ def test_settings_of_a_connection_are_at_least_one(setting):
 
 
 async def test_turns_are_forgotten_for_the_levels_noted_longest_ago(monkeypatch):
-    monkeypatch.setattr(turns, "_LEVELS_MAX", 2)
+    monkeypatch.setattr(ring_module, "_LEVELS_MAX", 2)
     ring = turns.Turns()
 
     async def names(after, until, count):

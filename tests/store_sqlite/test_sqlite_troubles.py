@@ -10,7 +10,7 @@ from asyncqueue.job import NewJob
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.stores import open_store
-from asyncqueue.stores.sqlite import turns
+from asyncqueue.stores import ring as ring_module
 from asyncqueue.stores.sqlite.connection import Profile
 
 pytestmark = pytest.mark.usefixtures("no_sync")
@@ -121,7 +121,7 @@ async def test_trouble_of_the_database_while_claiming_condemns_no_job(queue):
 
 
 async def test_turns_are_forgotten_for_the_levels_noted_longest_ago(queue, monkeypatch):
-    monkeypatch.setattr(turns, "_LEVELS_MAX", 2)
+    monkeypatch.setattr(ring_module, "_LEVELS_MAX", 2)
     for level in range(1, 5):
         for name in ("one", "other"):
             await queue.enqueue(f"{name}{level}", 1, queue=name, priority=level)

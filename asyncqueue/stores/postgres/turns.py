@@ -6,70 +6,45 @@ there are.
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from operator import itemgetter
+from typing import Any
+
+from asyncqueue.stores.ring import FIRST_AMONG, Names, Ring, Served, in_rounds
 
 __all__ = ["Turns"]
 
-Ring = Callable[[str, str | None, int], Awaitable[list[str]]]
-"""`ring(after, until, count)` returns the next queues, by name, that have something due."""
 Take = Callable[[dict[str, int]], Awaitable[list[Any]]]
 """`take(rooms)` leases up to so many jobs of each queue."""
 
-_FIRST_AMONG: Final = 64
-_LEVELS_MAX: Final = 1_024  # for how many priorities the turn is remembered
-
 
 class Turns:
-    """Where the ring of queues stands, for each priority; one per store, so that it goes on over its claims."""
+    """Where the ring stands, for each priority; one per store, so that it goes on over its claims."""
 
     def __init__(self) -> None:
-        self._served: dict[int, str] = {}
+        self._served = Served()
 
-    async def claim(self, level: int, limit: int, ring: Ring, take: Take) -> list[Any]:
+    async def claim(self, level: int, limit: int, names: Names, take: Take) -> list[Any]:
         """Lease up to `limit` jobs of one level, one of each queue in a round, and note whose turn was the last.
 
         A level that never had a turn begins with an arbitrary queue, so that not all processes begin alike.
         """
         served = self._served.get(level)
         if served is None:
-            names = await ring("", None, _FIRST_AMONG)
-            if not names:
+            first = await Ring(names).next(FIRST_AMONG)
+            if not first:
                 return []
-            served = random.choice(names)  # noqa: S311 - not a secret
-        taken = _in_rounds(await _shared(limit, _Round(ring, served), take))
+            served = random.choice(first)  # noqa: S311 - not a secret
+        taken = in_rounds(await _shared(limit, Ring(names, served), take))
         if taken:
-            self._served.pop(level, None)  # so that the level noted longest ago comes first
-            self._served[level] = taken[-1]["queue"]
-            if len(self._served) > _LEVELS_MAX:
-                del self._served[next(iter(self._served))]
-        return taken
+            self._served.note(level, taken[-1][0])
+        return [row for _name, row in taken]
 
 
-class _Round:
-    """The queues of one level, by name, from the one after `served` once round."""
-
-    def __init__(self, ring: Ring, served: str) -> None:
-        self._ring = ring
-        # as stretches: names after the first bound, up to the second
-        self._stretches: list[tuple[str, str | None]] = [(served, None), ("", served)]
-
-    async def next(self, count: int) -> list[str]:
-        """Return the next `count` queues with something due; fewer at the end of the round."""
-        found: list[str] = []
-        while self._stretches and len(found) < count:
-            after, until = self._stretches.pop(0)
-            part = await self._ring(after, until, count - len(found))
-            found += part
-            if len(found) == count:
-                self._stretches.insert(0, (part[-1], until))
-        return found
-
-
-async def _shared(limit: int, names_in_turn: _Round, take: Take) -> dict[str, list[Any]]:
-    """Lease `limit` jobs, shared evenly by the queues that have enough; in the order of their turns."""
+async def _shared(limit: int, ring: Ring, take: Take) -> dict[str, list[Any]]:
+    """Lease `limit` jobs, shared evenly by the queues that have enough, in the order of turns, then of seq."""
     lines: dict[str, list[Any]] = {}
     left = limit
-    names = await names_in_turn.next(left)
+    names = await ring.next(left)
     while names:
         share, more = divmod(left, len(names))
         rooms = {name: share + (place < more) for place, name in enumerate(names)}
@@ -82,16 +57,5 @@ async def _shared(limit: int, names_in_turn: _Round, take: Take) -> dict[str, li
         if not left:
             break
         # who gave all that was asked for may have more, but those come first who were not asked yet
-        names = await names_in_turn.next(left) or [name for name in names if given[name] == rooms[name]][:left]
-    return lines
-
-
-def _in_rounds(lines: dict[str, list[Any]]) -> list[Any]:
-    """Return the rows of all queues, one of each in a round, those of one queue in the order of their seq."""
-    rounds = [
-        (rank, place, row)
-        for place, rows in enumerate(lines.values())
-        for rank, row in enumerate(sorted(rows, key=lambda row: row["seq"]))
-    ]
-    rounds.sort(key=lambda each: each[:2])
-    return [row for _rank, _place, row in rounds]
+        names = await ring.next(left) or [name for name in names if given[name] == rooms[name]][:left]
+    return {name: sorted(rows, key=itemgetter("seq")) for name, rows in lines.items()}

@@ -6,10 +6,11 @@ queues are asked as there are jobs wanted: a claim's cost is bounded by its limi
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from asyncqueue.job import DEFAULT_KIND
 from asyncqueue.stores.base import Claim
+from asyncqueue.stores.ring import FIRST_AMONG, Ring, Served, in_rounds
 from asyncqueue.stores.sqlite import statements
 from asyncqueue.stores.sqlite.offers import array
 
@@ -20,55 +21,36 @@ Ask = Callable[..., Awaitable[list[Any]]]
 Picked = tuple[int, int, str]
 """seq, priority, status."""
 
-_FIRST_AMONG: Final = 64
-_LEVELS_MAX: Final = 1_024  # for how many priorities the turn is remembered
-
 
 class Turns:
     """Where the ring of queues stands, for each priority; one per store, so that it goes on over its claims."""
 
     def __init__(self) -> None:
-        self._served: dict[int, str] = {}
+        self._served = Served()
 
     async def pick(self, claim: Claim, ask: Ask, ask_json: Ask, now_ms: int) -> list[Picked]:
         """Return up to `claim.limit` eligible jobs: best level first, turns between queues, order in each."""
         sources, levels = await _sources(claim, ask_json)
         picked: list[Picked] = []
         for level in levels:
-            mine = [source for source, own in sources if level in own]
-            served = self._served.get(level)
-            if served is None:
-                served = await self._anyone(_Ring(mine, level, claim, ask), now_ms)
+            offer = _Offer([source for source, own in sources if level in own], level, claim, ask)
+            served = self._served.get(level) or await self._anyone(offer, now_ms)
             if served is None:
                 continue
-            ring = _Ring(mine, level, claim, ask, served)
-            offered = await ring.offers(claim.limit - len(picked), ask_json)
-            picked += self._take(offered, level, claim.limit - len(picked))
+            most = claim.limit - len(picked)
+            taken = in_rounds(await offer.lines(served, most, ask_json))[:most]
+            if taken:
+                self._served.note(level, taken[-1][0])
+                picked += [row for _name, row in taken]
             if len(picked) == claim.limit:
                 break
         return picked
 
     @staticmethod
-    async def _anyone(ring: "_Ring", now_ms: int) -> str | None:
+    async def _anyone(offer: "_Offer", now_ms: int) -> str | None:
         """Return an arbitrary queue with something due, by the time, so that not all processes begin alike."""
-        names = await ring.next(_FIRST_AMONG)
+        names = await Ring(offer.names).next(FIRST_AMONG)
         return names[now_ms % len(names)] if names else None
-
-    def _take(self, offered: dict[str, list[Picked]], level: int, most: int) -> list[Picked]:
-        """Take `most` jobs of those offered, one of each queue in a round, and note whose turn was the last."""
-        rounds = [
-            (rank, place, name, row)
-            for place, (name, rows) in enumerate(offered.items())
-            for rank, row in enumerate(rows)
-        ]
-        rounds.sort(key=lambda each: each[:2])
-        taken = rounds[:most]
-        if taken:
-            self._served.pop(level, None)  # so that the level noted longest ago comes first
-            self._served[level] = taken[-1][2]
-            if len(self._served) > _LEVELS_MAX:
-                del self._served[next(iter(self._served))]
-        return [row for *_key, row in taken]
 
 
 class _Every:
@@ -115,38 +97,27 @@ async def _sources(claim: Claim, ask_json: Ask) -> tuple[list[tuple[_Every | _Ki
     return sources, sorted(set().union(*(levels for _source, levels in sources)), reverse=True)
 
 
-class _Ring:
-    """The queues of one level, by name, from the one after `served` once round."""
+class _Offer:
+    """What the queues of one level have for a claim."""
 
-    def __init__(
-        self, sources: Sequence[_Every | _Kind], level: int, claim: Claim, ask: Ask, served: str = ""
-    ) -> None:
+    def __init__(self, sources: Sequence[_Every | _Kind], level: int, claim: Claim, ask: Ask) -> None:
         self._sources = sources
         self._level = level
         self._queues = None if claim.queues is None else array(claim.queues)
         self._ask = ask
-        # the ring as stretches: names after the first bound, up to the second
-        self._stretches: list[tuple[str, str | None]] = [(served, None), ("", served)] if served else [("", None)]
 
-    async def next(self, count: int) -> list[str]:
-        """Return the next `count` queues with something due; fewer at the end of the round."""
-        found: list[str] = []
-        while self._stretches and len(found) < count:
-            after, until = self._stretches.pop(0)
-            wanted = count - len(found)
-            asked = {"queues": self._queues, "after": after, "until": until, "count": wanted}
-            names = {
-                name for source in self._sources for (name,) in await source.names(self._ask, self._level, **asked)
-            }
-            part = sorted(names)[:wanted]
-            if len(part) == wanted:
-                self._stretches.insert(0, (part[-1], until))
-            found += part
-        return found
+    async def names(self, after: str, until: str | None, count: int) -> list[str]:
+        """Return the next queues with something due, whichever source has it; see `stores.ring.Names`."""
+        asked = {"queues": self._queues, "after": after, "until": until, "count": count}
+        names = {
+            name for source in self._sources for (name,) in await source.names(self._ask, self._level, **asked)
+        }
+        return sorted(names)[:count]
 
-    async def offers(self, wanted: int, ask_json: Ask) -> dict[str, list[Picked]]:
-        """Return what the queues offer, in the order of the ring: enough to take `wanted` jobs in fair rounds."""
-        names = await self.next(wanted)
+    async def lines(self, served: str, wanted: int, ask_json: Ask) -> dict[str, list[Picked]]:
+        """Return the jobs by queue, in the order of the ring: enough to take `wanted` of them in fair rounds."""
+        ring = Ring(self.names, served)
+        names = await ring.next(wanted)
         offers: dict[str, list[Picked]] = {}
         quota = -(-wanted // max(1, len(names)))
         while names:
@@ -154,7 +125,7 @@ class _Ring:
                 if rows := await self._pick(name, quota, ask_json):
                     offers[name] = rows
             missing = _missing(offers, wanted)
-            names = await self.next(missing) if missing else []
+            names = await ring.next(missing) if missing else []
         # no queue is left to ask: who gave all that was asked for may have more
         while missing := _missing(offers, wanted):
             full = [name for name, rows in offers.items() if len(rows) == quota]
