@@ -49,13 +49,13 @@ ENQUEUE_MAX = 10_000  # jobs in one call
 CLAIM_MAX = 1_024
 LIST_MAX = 10_000
 SWEEP_MAX = 10_000
+PURGE_SET = 50  # rows of one transaction: a claim behind it must not wait for long
 SEQ_MAX = 2**63 - 1
 DEFAULT_DEDUP_MS = 7 * 24 * 3600 * 1000
 
 _WAIT_POLL_S = 0.025
 _RATE_MAX = 100_000.0
 _REDRIVE_SET = 500
-_PURGE_SET = 50
 _PURGE_PAUSE_MIN_S = 0.002
 
 
@@ -468,7 +468,7 @@ class Queue:
             warnings.warn(text, DedupHorizonWarning, stacklevel=2)
         count, left = 0, SEQ_MAX if limit is None else limit
         while left > 0:
-            size = min(_PURGE_SET, left)
+            size = min(PURGE_SET, left)
             started = self._loop.time()
             purged = await self.purge_set(Status(status), older_than_ms, size)
             count, left = count + purged, left - purged

@@ -39,11 +39,11 @@ def opened(url: Path | str, journal: Journal) -> contextlib.AbstractAsyncContext
     return Queue.open(url, journal=journal, force_wal=journal == "wal")
 
 
-async def by_dispatcher(url: Path | str, jobs: int, journal: Journal) -> Figures:
+async def by_dispatcher(url: Path | str, jobs: int, journal: Journal, concurrency: int = CONCURRENCY) -> Figures:
     """Drain by a dispatcher with a handler in process."""
     async with opened(url, journal) as queue:
         await fill(queue, jobs)
-        async with Dispatcher(queue, acknowledge, concurrency=CONCURRENCY) as dispatcher:
+        async with Dispatcher(queue, acknowledge, concurrency=concurrency) as dispatcher:
             watch = Watch()
             await dispatcher.drain()
             figures = watch.figures(jobs)

@@ -15,11 +15,9 @@ import asyncio
 import itertools
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -298,13 +296,11 @@ def server(url: str | None) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        own = Server.made(Path(folder) / "server", {}).start()
-        try:
-            yield own.url
-        finally:
-            own.remove()
+    own = Server.made(settings={}).start()
+    try:
+        yield own.url
+    finally:
+        own.remove()
 
 
 async def run(options: argparse.Namespace, url: str) -> None:

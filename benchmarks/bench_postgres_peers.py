@@ -6,16 +6,15 @@ one by one; and bulk against bulk. Everybody in turns, fsync and synchronous_com
 """
 
 import argparse
-import contextlib
 import statistics
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from typing import Any
 
-from asyncqueue import Dispatcher, Queue
-from benchmarks.bench_drain import acknowledge, check
+from asyncqueue import Queue
+from benchmarks.bench_drain import by_dispatcher, postgres_drain
 from benchmarks.bench_enqueue import concurrent, one_by_one
-from benchmarks.harness import Skipped, run_async, spread, table
+from benchmarks.harness import Figures, Run, Scale, Watch, run_async, spread, table
 from benchmarks.jobs import fill
 from benchmarks.peers import POSTGRES_PEERS, PostgresPeer, postgres_server
 from benchmarks.results import machine
@@ -23,57 +22,36 @@ from benchmarks.results import machine
 OWN = "asyncqueue"
 OWN_SIZES = (64, 256, 512)
 PEER_SIZES = {"procrastinate": (64,), "pgqueuer": (64, 256, 1_000), "chancy": (64, 256)}
-Rate = Callable[[], float]
+Ways = dict[str, Callable[[], Figures]]
+Found = dict[str, list[float]]
 
 
-async def own_drain(url: str, jobs: int, size: int) -> float:
-    async with Queue.open(url) as queue:
-        await fill(queue, jobs)
-        async with Dispatcher(queue, acknowledge, concurrency=size) as dispatcher:
-            started = time.perf_counter()
-            await dispatcher.drain()
-            seconds = time.perf_counter() - started
-        await check(queue, jobs)
-    return jobs / seconds
-
-
-async def own_enqueue(url: str, work: Callable[[Queue, int], Awaitable[None]], jobs: int) -> float:
+async def own_enqueue(url: str, work: Callable[[Queue, int], Awaitable[None]], jobs: int) -> Figures:
     async with Queue.open(url) as queue:
         await queue.enqueue("first", 1)  # connected, statements prepared
-        started = time.perf_counter()
+        watch = Watch()
         await work(queue, jobs)
-        return jobs / (time.perf_counter() - started)
+        return watch.figures(jobs)
 
 
-async def peer_drain(make: type[PostgresPeer], url: str, jobs: int, size: int) -> float:
-    peer = make(url, size)
-    await peer.prepare(jobs)
-    return jobs / await peer.drain(jobs)
-
-
-async def peer_enqueue(make: type[PostgresPeer], url: str, way: str, jobs: int) -> float:
+async def peer_enqueue(url: str, make: type[PostgresPeer], way: str, jobs: int) -> Figures:
     peer = make(url)
     await peer.prepare(1)
-    started = time.perf_counter()
+    watch = Watch()
     await getattr(peer, way)(jobs)
-    seconds = time.perf_counter() - started
+    figures = watch.figures(jobs)
     await peer.close()
-    return jobs / seconds
+    return figures
 
 
-def in_turns(ways: dict[str, Rate], repetitions: int) -> dict[str, list[float]]:
-    """Measure each way once a repetition, after a warm-up."""
-    found: dict[str, list[float]] = {}
-    for number in range(-1, repetitions):
-        for name, way in ways.items():
-            with contextlib.suppress(Skipped):
-                rate = way()
-                if number >= 0:
-                    found.setdefault(name, []).append(rate)
-    return found
+def in_turns(ways: Ways, repetitions: int) -> Found:
+    """Return the rates of each way."""
+    run = Run(Scale.FULL)
+    run.paired(ways, repetitions)
+    return {name: found["jobs/s"] for name, found in run.samples.items()}
 
 
-def report(title: str, found: dict[str, list[float]], mine: str, theirs: str) -> None:
+def report(title: str, found: Found, mine: str, theirs: str) -> None:
     """Print all rates, and the best of ours (`mine` begins its name) against the best of the peers'."""
     print(f"\n{title}\n\n" + table(("way", "jobs/s"), [(name, spread(all_, 0)) for name, all_ in found.items()]))
 
@@ -96,10 +74,10 @@ def main() -> None:
     print(machine())
     with postgres_server() as server:
 
-        def run(measure: Callable[..., Awaitable[float]], *arguments: object) -> Rate:
-            return lambda: run_async(_of(measure, server.new_database(), arguments))
+        def run(measure: Callable[..., Coroutine[Any, Any, Figures]], *arguments: object) -> Callable[[], Figures]:
+            return lambda: run_async(measure(server.new_database(), *arguments))
 
-        drains = {f"{OWN}, {n} at a time": run(own_drain, jobs, n) for n in OWN_SIZES}
+        drains = {f"{OWN}, {n} at a time": run(by_dispatcher, jobs, "delete", n) for n in OWN_SIZES}
         enqueues = {
             f"{OWN}, one by one": run(own_enqueue, one_by_one, few),
             f"{OWN}, 1,000 callers at once": run(own_enqueue, concurrent, jobs),
@@ -108,17 +86,14 @@ def main() -> None:
         for peer in POSTGRES_PEERS:
             for size in PEER_SIZES[peer.name]:
                 count = jobs // 8 if peer.name == "procrastinate" else jobs  # 20 times slower
-                drains[f"{peer.name}, {size} at a time"] = run(partial(peer_drain, peer), count, size)
-            enqueues[f"{peer.name}, one by one"] = run(partial(peer_enqueue, peer), "one_by_one", few)
-            enqueues[f"{peer.name}, bulk"] = run(partial(peer_enqueue, peer), "bulk", jobs)
+                drain = partial(postgres_drain, partial(peer, batch=size), server.new_database, count)
+                drains[f"{peer.name}, {size} at a time"] = drain
+            enqueues[f"{peer.name}, one by one"] = run(peer_enqueue, peer, "one_by_one", few)
+            enqueues[f"{peer.name}, bulk"] = run(peer_enqueue, peer, "bulk", jobs)
         report("drain", in_turns(drains, options.repetitions), "at a time", "at a time")
         found = in_turns(enqueues, options.repetitions)
         report("enqueue", found, "1,000 callers", "one by one")
         report("enqueue in bulk", {name: all_ for name, all_ in found.items() if "bulk" in name}, "bulk", "bulk")
-
-
-async def _of(measure: Callable[..., Awaitable[float]], url: str, arguments: tuple[object, ...]) -> float:
-    return await measure(url, *arguments)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -277,8 +276,7 @@ def report(args: argparse.Namespace) -> None:
     print(f"{machine()}\n{args.jobs} jobs, {args.concurrency} slots a dispatcher, {args.think_ms} ms a handler\n")
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        Path(folder).chmod(0o755)
-        server = Server.made(Path(folder) / "server", {"fsync": "on", "synchronous_commit": "on"}).start()
+        server = Server.made(settings={"fsync": "on", "synchronous_commit": "on"}).start()
         stack.callback(server.remove)
         few_args = argparse.Namespace(concurrency=args.few, think_ms=0.0)
         few = real(server, f"{server.url}?schema=few", 1, args.jobs // 4, few_args)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from asyncqueue.errors import ConfigError
 from asyncqueue.job import PRODUCT
 from asyncqueue.lifecycle import Status
-from asyncqueue.queue import DedupHorizonWarning, Queue
+from asyncqueue.queue import PURGE_SET, DedupHorizonWarning, Queue
 
 __all__ = ["PurgeChore", "Retention", "warn_below_horizon"]
 
-_SET = 50
 _EVERY_S = 60.0
 _SHARE = 5  # of the time, one part at most is spent on purging
 _PAUSE_MIN_S = 0.01
@@ -68,5 +67,5 @@ class PurgeChore:
         loop = asyncio.get_running_loop()
         began_at, is_full = loop.time(), False
         for status, age_ms in self._ages:
-            is_full |= await self._queue.purge_set(status, age_ms, _SET) == _SET
+            is_full |= await self._queue.purge_set(status, age_ms, PURGE_SET) == PURGE_SET
         return max(_PAUSE_MIN_S, (_SHARE - 1) * (loop.time() - began_at)) if is_full else _EVERY_S

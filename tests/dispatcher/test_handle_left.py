@@ -57,8 +57,7 @@ async def test_the_timeline_tells_that_it_was_left_before_it_was_lost(path):
         await fill(queue, 1)
         dispatcher = Dispatcher(queue, deliver, lease_ms=60_000, poll_ms=5)
         async with running(dispatcher):
-            while not await queue.history("job-00000"):  # the note has a transaction of its own
-                await asyncio.sleep(0)
+            await until(lambda: queue.history("job-00000"))  # the note has a transaction of its own
             clock.advance(60_000)
             await queue.enqueue("nudge", 1, delay_ms=1_000)
             await until(lambda: dispatcher.counts.done == 1)

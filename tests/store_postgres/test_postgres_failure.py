@@ -323,6 +323,15 @@ async def test_cancelled_writers_leave_no_transaction_and_no_connection__kind_59
     assert (await store.stats()).pending == len(rows)
 
 
+async def version_moves(store, before):
+    """Wait for another version: the answer to a question serves for a moment."""
+
+    async def has_moved():
+        return await store.version() != before
+
+    await until(has_moved, 8)
+
+
 async def test_listener_that_dies_is_replaced_by_polling_and_then_by_another_one(opened, own_url, own_server):
     async with Queue.open(own_url) as other:
         store = await opened()
@@ -338,9 +347,7 @@ async def test_listener_that_dies_is_replaced_by_polling_and_then_by_another_one
         polled = await store.version()
         assert polled != before, "what happened in between may have been missed"
         await other.enqueue("a", 1)
-        async with bounded(8):  # the answer to a question serves for a moment
-            while await store.version() == polled:
-                await asyncio.sleep(0.005)
+        await version_moves(store, polled)
         store._listener._again_at = 0
         await store.version()
         assert store._listener.is_listening
@@ -371,9 +378,7 @@ async def test_behind_a_pooler_nothing_is_left_in_the_session(opened, own_url):
         await store.write(lambda transaction, leased=leased: transaction.finish([Report.ok(leased)]))
     first = await store.version()
     await put(store, "more")
-    async with bounded(8):  # the answer to a question serves for a moment
-        while await store.version() == first:
-            await asyncio.sleep(0.005)
+    await version_moves(store, first)
     assert not store._listener.is_listening
     asked = (
         "SELECT (SELECT count(*) FROM pg_prepared_statements WHERE name <> ''), current_setting('enable_seqscan'),"

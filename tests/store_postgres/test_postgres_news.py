@@ -9,6 +9,7 @@ from asyncqueue import Dispatcher
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from tests.store.raw import schema_of, server_of
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -53,8 +54,7 @@ async def test_end_by_another_process_is_noticed_by_who_waits_for_it(news, own_u
     (leased,) = await queue.claim("w")
     async with Queue.open(own_url) as other, asyncio.timeout(20):
         waiting = asyncio.ensure_future(other.wait("a"))
-        while not other._store._listener._asked_at > 0:
-            await asyncio.sleep(0)
+        await until(lambda: other._store._listener._asked_at > 0)
         await queue.finish(leased, "ok")
         assert (await waiting).status == "done"
 
@@ -70,7 +70,6 @@ async def test_drain_ends_when_another_process_has_ended_its_job(news, own_url):
 
     async with Queue.open(own_url) as other, Dispatcher(other, nobody) as dispatcher, asyncio.timeout(20):
         draining = asyncio.ensure_future(dispatcher.drain())
-        while not dispatcher._claim.idle:
-            await asyncio.sleep(0.001)
+        await until(lambda: dispatcher._claim.idle)
         await queue.finish(leased, "ok")
         await draining

@@ -8,7 +8,6 @@ what does not add up.
 
 import argparse
 import asyncio
-import os
 import random
 import sys
 import tempfile
@@ -206,7 +205,6 @@ def main() -> None:
             sys.exit(AWAY)
         return
     with tempfile.TemporaryDirectory() as name:
-        os.chmod(name, 0o755)  # noqa: PTH101 - the server runs as somebody else if we are root
         settings = {"max_connections": "200"}  # and everything else as shipped: fsync and synchronous_commit on
         sizes = {"jobs": options.jobs, "workers": options.workers}
         result = asyncio.run(run_chaos(Path(name), options.seed, settings=settings, **sizes))

@@ -1,9 +1,9 @@
 """Hearing of other processes' commits: one connection that listens, and a cheap question where none can.
 
 The question is the server's list of transactions under way, which changes with every commit; it is asked by
-whoever asks for the version, fifty times a second at most. It is also the only way to
-hear of jobs that have ended: transactions that notify commit one after the other on the whole server, so those
-that only end jobs, which is what dispatchers do all day, do not.
+whoever asks for the version, fifty times a second at most. It is also the only way to hear of jobs that have
+ended: transactions that notify commit one after the other on the whole server, so those that only end jobs, which
+is what dispatchers do all day, do not.
 """
 
 import asyncio
@@ -60,13 +60,10 @@ class Listener:
         """Return a number that changes with every commit, by a question that all who ask share for a moment."""
         async with self._asking:
             if time.monotonic() >= self._asked_at + _ASK_EVERY_S:
-                self._answer = await self._question()
+                ((snapshot,),) = await self._database.read(statements.SNAPSHOT)
+                self._answer = hash((snapshot, self._heard))
                 self._asked_at = time.monotonic()
             return self._answer
-
-    async def _question(self) -> int:
-        ((snapshot,),) = await self._database.read(statements.SNAPSHOT)
-        return hash((snapshot, self._heard))
 
     async def close(self) -> None:
         """Stop listening."""
