@@ -548,6 +548,13 @@ class Queue:
         """
         return await self._store.version(of_ends=of_ends)
 
+    def alarm(self, ring: Callable[[], None]) -> bool:
+        """Have `ring` called once when `version` may have changed; False if the caller must look by itself.
+
+        It may ring for nothing and a moment too early. Ask for it before the look that it is to save.
+        """
+        return self._store.alarm(ring)
+
     async def sweep(self, limit: int = 1_000) -> int:
         """Move up to `limit` (1-10,000) jobs without time or attempts left to dead; return how many."""
         check_int("limit", limit, Range(1, SWEEP_MAX))

@@ -77,15 +77,9 @@ def one(count: int, idle_s: float, *options: str) -> Figures:
 
 
 def measure(run: Run) -> None:
-    """Measure the default, and a dispatcher that polls more often."""
+    """Measure the default settings."""
     count, idle_s = run.pick(3, 40, 60), run.pick(0.3, 2.0, 3.0)
-    run.paired(
-        {
-            DEFAULT: lambda: one(count, idle_s),
-            "--poll-ms 5": lambda: one(count, idle_s, "--poll-ms", "5"),
-        },
-        repetitions=run.pick(1, 3, 7),
-    )
+    run.paired({DEFAULT: lambda: one(count, idle_s)}, repetitions=run.pick(1, 5, 7))
 
 
 BENCH = Bench(

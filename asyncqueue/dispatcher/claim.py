@@ -13,6 +13,8 @@ __all__ = ["ClaimChore", "kinds_of"]
 
 
 _DRY_S = 0.05  # how soon a lane that had nothing is asked again while other lanes are busy
+_RUNG_S = 0.001  # how soon it is looked again after an alarm that came before its commit, growing
+_ALARMED_S = 0.25  # how often it is looked though there is an alarm
 _MISS_PAUSE_S = 0.005
 _MISS_PAUSE_MAX_S = 1.0
 
@@ -21,7 +23,8 @@ class ClaimChore:
     """Claims when there is a reason to look.
 
     The reasons: a slot fell free while more was there, an enqueue in this process, another connection's commit
-    (polled by its version number, which takes no lock), or the next job falling due.
+    (told by its version number, which takes no lock), or the next job falling due. The version is polled, at most
+    once in `poll_s`; where the store has an alarm, that is left to ring, and the poll is rare.
     """
 
     name = "claim"
@@ -51,12 +54,15 @@ class ClaimChore:
         self._misses = 0  # looks in a row that the timer asked for and that found nothing
         self._seen_version = -1
         self._due_at = 0.0
+        self._looked_at = self._rung_at = float("-inf")
+        self._is_alarmed = False
         self.idle = False  # the last look found nothing more to claim
         self.waits = False  # every lane does: for a slot, for a probe's answer or for the end of a rest
         self.under_way = False
         self.stopped = False
         self.watches_ends = False  # whoever waits for the last job to end must look when others' jobs have ended
         self.on_looked: Callable[[], None] = _nothing
+        self.on_rung: Callable[[], None] = _nothing
 
     def nudge(self) -> None:
         """Look again at the next pass, whatever the poll says."""
@@ -98,6 +104,8 @@ class ClaimChore:
         return asked_at is not None and asyncio.get_running_loop().time() < asked_at + max(_DRY_S, self._poll_s)
 
     async def _worth_a_look(self) -> bool:
+        self._looked_at = asyncio.get_running_loop().time()
+        self._is_alarmed = not self.watches_ends and self._queue.alarm(self._rung)
         version = await self._queue.version(of_ends=self.watches_ends)
         if self._nudged or version != self._seen_version:
             self._seen_version = version
@@ -208,8 +216,31 @@ class ClaimChore:
         self.on_looked()
 
     def _pause_s(self) -> float:
+        poll_s = self._poll_pause_s()
         remaining_s = self._due_at - asyncio.get_running_loop().time()
-        return min(self._poll_s, max(0.001, remaining_s), self._rest_ends_s() or self._poll_s)
+        return min(poll_s, max(0.001, remaining_s), self._rest_ends_s() or poll_s)
+
+    def _poll_pause_s(self) -> float:
+        """Return how long the version need not be asked for: after an alarm hardly at all, then longer."""
+        if not self._is_alarmed:
+            return self._poll_s
+        since_s = asyncio.get_running_loop().time() - self._rung_at
+        pause_s = max(_RUNG_S, min(since_s, _ALARMED_S))
+        return pause_s if since_s < self._poll_s else max(pause_s, self._poll_s)
+
+    def _rung(self) -> None:
+        """Look, but not sooner than the poll would."""
+        loop = asyncio.get_running_loop()
+        self._rung_at = loop.time()
+        self._is_alarmed = False
+        wait_s = self._looked_at + self._poll_s - self._rung_at
+        if wait_s <= 0:
+            self.on_rung()
+        else:
+            loop.call_later(wait_s, self._ring)
+
+    def _ring(self) -> None:
+        self.on_rung()
 
     def _rest_ends_s(self) -> float | None:
         """Return how long until the first rest of a lane ends, None if no lane rests."""

@@ -62,7 +62,7 @@ class Dispatcher:
     how many of a kind are under way at once.
     `concurrency` (1-10000) bounds the sends at one moment; claims never exceed free slots. `lease_ms` must exceed
     the sender's `timeout_ms` by more than two seconds. `poll_ms` is how often an idle dispatcher looks for commits
-    of other processes; `grace_ms` how long a stop waits for sends in flight; `retention` lets ended jobs be
+    of other processes at most, and, where nothing tells it of them (PostgreSQL and Linux do), at least; `grace_ms` how long a stop waits for sends in flight; `retention` lets ended jobs be
     forgotten. The owner id is random per
     dispatcher, with an optional readable prefix. Raises `ConfigError`.
     """
@@ -234,6 +234,7 @@ class Dispatcher:
         flight.on_free = self._freed
         flight.on_ended = partial(self._ended, reports)
         flight.on_sooner_lapse = self._loops["lapse"].wake
+        self._claim.on_rung = self._loops["claim"].wake
         flight.on_empty = self._claim.on_looked = self._quietened
 
     def _freed(self) -> None:

@@ -304,6 +304,15 @@ class Store(Protocol):
         """
         ...
 
+    def alarm(self, ring: Callable[[], None]) -> bool:
+        """Have `ring` called once in this event loop when someone else may have committed jobs that wait.
+
+        False if that cannot be promised: the caller must look by itself. It may ring for nothing, and a moment
+        before the commit can be seen. Ask for the alarm first, then look: what is committed in between
+        is seen or rings. A dead connection or file system may keep it silent, so look now and then all the same.
+        """
+        ...
+
     async def close(self) -> None:
         """Close it; waits for a running transaction. May be called again."""
         ...

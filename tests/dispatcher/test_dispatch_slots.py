@@ -27,6 +27,28 @@ VERBS = (
 QUICK = RetryPolicy(base_ms=1, cap_ms=1)
 
 
+def no_alarm(_ring):
+    """A store that cannot tell: the dispatcher has nothing but its poll."""
+    return False
+
+
+class Rings:
+    """Counts the alarms that a queue's store has rung."""
+
+    def __init__(self, queue):
+        self.heard = 0
+        alarm = queue.alarm
+
+        def counted(ring):
+            def heard():
+                self.heard += 1
+                ring()
+
+            return alarm(heard)
+
+        queue.alarm = counted
+
+
 async def test_claims_never_exceed_free_slots_and_sends_never_exceed_concurrency(queue):
     await fill(queue, 60)
     hands, chance = Hands(held=False), random.Random(7)
@@ -196,9 +218,71 @@ async def test_a_commit_of_another_connection_is_noticed_within_the_poll_bound__
         assert clock() - began < 0.5
 
 
+async def test_without_an_alarm_a_commit_of_another_connection_is_noticed_all_the_same(queue, path):
+    queue.alarm = no_alarm
+    dispatcher = Dispatcher(queue, Hands(held=False), poll_ms=5)
+    async with running(dispatcher), Queue.open(path) as other:
+        for number in range(5):
+            await until(lambda: dispatcher._claim.idle)
+            await other.enqueue(f"foreign-{number}", 1)
+            await until(lambda done=number + 1: dispatcher.counts.done == done)
+
+
+async def test_with_an_alarm_an_idle_dispatcher_hardly_looks_and_claims_at_once__kind_51_idle_poll(queue, path):
+    verbs = Verbs(queue, *VERBS)
+    rings = Rings(queue)
+    dispatcher = Dispatcher(queue, Hands(held=False), poll_ms=1)
+    async with running(dispatcher), Queue.open(path) as other:
+        for number in range(3):
+            await until(lambda: dispatcher._claim.idle and dispatcher._claim._is_alarmed)
+            await until(lambda: dispatcher._claim._pause_s() > 0.2)  # the looks after the last alarm are over
+            looks, heard = verbs.calls["version"], rings.heard
+            began = asyncio.get_running_loop().time()
+            await until(lambda most=looks + 3: verbs.calls["version"] >= most)
+            assert asyncio.get_running_loop().time() - began > 0.4
+            await other.enqueue(f"foreign-{number}", 1)
+            await until(lambda done=number + 1: dispatcher.counts.done == done)
+            assert rings.heard > heard
+
+
+async def test_alarms_do_not_make_a_dispatcher_look_more_often_than_the_poll_allows(queue, path):
+    verbs = Verbs(queue, "version", "claim_late")
+    rings = Rings(queue)
+    dispatcher = Dispatcher(queue, Hands(held=False), poll_ms=60_000)
+    async with running(dispatcher), Queue.open(path) as other:
+        await until(lambda: dispatcher._claim.idle)
+        await passes(dispatcher, "claim")  # a server's listening connection is there only after the first look
+        await until(lambda: dispatcher._claim._is_alarmed)
+        looks = verbs.calls.copy()
+        await other.enqueue("foreign", 1)
+        await until(lambda: rings.heard)
+        for number in range(10):
+            await other.enqueue(f"foreign-{number}", 1)
+        assert verbs.calls == looks
+        assert dispatcher.counts.claimed == 0
+        await queue.enqueue("own", 1)
+        await until(lambda: dispatcher.counts.done == 12)
+
+
+async def test_an_alarm_that_comes_before_its_commit_is_followed_by_looks_that_grow_rare(queue):
+    rung = []
+    queue.alarm = lambda ring: bool(rung.append(ring)) or True
+    verbs = Verbs(queue, "version")
+    dispatcher = Dispatcher(queue, Hands(held=False), poll_ms=5)
+    async with running(dispatcher):
+        await until(lambda: dispatcher._claim.idle and rung)
+        await until(lambda: dispatcher._claim._pause_s() > 0.2)
+        before = verbs.calls["version"]
+        rung[-1]()
+        await until(lambda: dispatcher._claim._pause_s() < 0.01)  # for nothing: it looks again soon
+        await until(lambda: dispatcher._claim._pause_s() > 0.2)
+        assert 3 <= verbs.calls["version"] - before <= 20
+
+
 async def test_an_idle_dispatcher_asks_less_than_twice_a_poll_and_writes_nothing_but_the_sweep__kind_51_idle_poll(
     queue,
 ):
+    queue.alarm = no_alarm
     verbs = Verbs(queue, *VERBS)
     dispatcher = Dispatcher(queue, Hands(), poll_ms=20)
     async with running(dispatcher):
@@ -214,6 +298,7 @@ async def test_an_idle_dispatcher_asks_less_than_twice_a_poll_and_writes_nothing
 @pytest.mark.parametrize("delay_ms", [0, 3_600_000])
 async def test_jobs_of_queues_that_are_not_ours_cost_an_idle_dispatcher_nothing__kind_51(queue, delay_ms):
     await fill(queue, 5, queue="theirs", delay_ms=delay_ms)
+    queue.alarm = no_alarm
     verbs = Verbs(queue, "version", "claim_late", "next_due_ms")
     dispatcher = Dispatcher(queue, Hands(held=False), poll_ms=5, queues=("ours",))
     async with running(dispatcher):
@@ -229,6 +314,7 @@ async def test_jobs_of_queues_that_are_not_ours_cost_an_idle_dispatcher_nothing_
 async def test_due_jobs_that_cannot_be_claimed_are_looked_for_with_growing_pauses__kind_51(queue, raw):
     await fill(queue, 5)
     raw.execute("INSERT INTO queues (name, paused) VALUES ('default', true)")  # past the queue, which would know
+    queue.alarm = no_alarm
     verbs = Verbs(queue, "version", "claim_late")
     dispatcher = Dispatcher(queue, Hands(held=False), poll_ms=5)
     async with running(dispatcher):

@@ -8,6 +8,7 @@ is what dispatchers do all day, do not.
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ class Listener:
         self._connection: Connection | None = None
         self._turn = anyio.Lock()
         self._heard = 0
+        self._rings: set[Callable[[], None]] = set()
         self._proved_at = 0.0
         self._again_at = 0.0
         self._again_s = _AGAIN_MIN_S
@@ -46,6 +48,12 @@ class Listener:
     def is_listening(self) -> bool:
         """Whether notifications arrive now, as far as is known."""
         return self._connection is not None and not self._connection.is_closed()
+
+    def alarm(self, ring: Callable[[], None]) -> bool:
+        """Have `ring` called once when the next notification comes; False while no connection listens."""
+        if self.is_listening:
+            self._rings.add(ring)
+        return self.is_listening
 
     async def version(self) -> int:
         """Return the number: from memory while a connection listens, else by a question to the server."""
@@ -98,7 +106,7 @@ class Listener:
 
     def _lose(self, connection: Connection) -> None:
         self._connection = None
-        self._heard += 1  # something may have been missed
+        self._note()  # something may have been missed
         with suppress(asyncpg.InterfaceError):
             connection.terminate()
 
@@ -123,4 +131,10 @@ class Listener:
         self._heard += 1
 
     def _hear(self, _connection: Any, _pid: int, _channel: str, _payload: object) -> None:
+        self._note()
+
+    def _note(self) -> None:
         self._heard += 1
+        rings, self._rings = self._rings, set()
+        for ring in rings:
+            ring()

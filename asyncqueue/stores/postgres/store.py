@@ -512,6 +512,11 @@ class PostgresStore:
         self._database.check_usable()
         return await (self._listener.asked() if of_ends else self._listener.version())
 
+    def alarm(self, ring: Callable[[], None]) -> bool:
+        """See `stores.base.Store`."""
+        self._database.check_usable()
+        return self._listener.alarm(ring)
+
     async def close(self) -> None:
         """See `stores.base.Store`."""
         await self._listener.close()

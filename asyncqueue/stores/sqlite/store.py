@@ -36,6 +36,7 @@ from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
 from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
 from asyncqueue.stores.sqlite import schema, statements
+from asyncqueue.stores.sqlite.alarm import Alarm
 from asyncqueue.stores.sqlite.connection import Database, Profile, Unwritable
 from asyncqueue.stores.sqlite.offers import array
 from asyncqueue.stores.sqlite.turns import Picked, Turns
@@ -397,6 +398,7 @@ class SqliteStore:
         self._clock = clock
         self._rules = rules
         self._turns = Turns()
+        self._alarm = Alarm(database.path)
         self._version = 0
         self._version_mark: Mark | None = None  # of the files when the version was asked for
         self._version_until = 0.0  # monotonic seconds
@@ -580,8 +582,14 @@ class SqliteStore:
             self._version_until = time.monotonic() + _VERSION_S
         return self._version
 
+    def alarm(self, ring: Callable[[], None]) -> bool:
+        """See `stores.base.Store`."""
+        self._database.check_usable()
+        return self._alarm.arm(ring)
+
     async def close(self) -> None:
         """See `stores.base.Store`."""
+        self._alarm.close()
         await self._database.close()
 
 
