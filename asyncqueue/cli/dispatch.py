@@ -94,8 +94,8 @@ __all__ = ["dispatch"]
     type=INTEGER,
     default=5,
     show_default=True,
-    help="How often an idle dispatcher looks for jobs of other processes at most; it looks less often where it is told "
-    "of them (Linux, PostgreSQL).",
+    help="How often an idle dispatcher looks for jobs of other processes at most; it looks less often where it is "
+    "told of them (Linux, PostgreSQL).",
 )
 @click.option(
     "--late",

@@ -62,8 +62,8 @@ class Dispatcher:
     how many of a kind are under way at once.
     `concurrency` (1-10000) bounds the sends at one moment; claims never exceed free slots. `lease_ms` must exceed
     the sender's `timeout_ms` by more than two seconds. `poll_ms` is how often an idle dispatcher looks for commits
-    of other processes at most, and, where nothing tells it of them (PostgreSQL and Linux do), at least; `grace_ms` how long a stop waits for sends in flight; `retention` lets ended jobs be
-    forgotten. The owner id is random per
+    of other processes at most, and, where nothing tells it of them (PostgreSQL and Linux do), at least; `grace_ms`
+    how long a stop waits for sends in flight; `retention` lets ended jobs be forgotten. The owner id is random per
     dispatcher, with an optional readable prefix. Raises `ConfigError`.
     """
 
