@@ -226,17 +226,17 @@ WHERE status IN ('pending','leased') AND attempts >= max_attempts AND deadline >
   AND (status = 'pending' OR lease_until <= :now)
 """
 
+_LIVE: Final = "status IN ('pending','leased')"
+_DUE: Final = "CASE status WHEN 'pending' THEN available_at ELSE lease_until END"
+_DUE_OF_NEXT: Final = "CASE nxt.status WHEN 'pending' THEN nxt.available_at ELSE nxt.lease_until END"
+
+# A bucket whose first time is NULL, of a damaged row, is looked into.
 _FOUND: Final = """
 offsets(i) AS (VALUES (0) UNION ALL SELECT i + 1 FROM offsets WHERE i < 127)
 SELECT seq, priority, status FROM (
   SELECT j.seq, j.priority, j.status
   FROM walk CROSS JOIN offsets CROSS JOIN jobs AS j INDEXED BY jobs_walk_fine
-  WHERE b >= 0
-    AND (SELECT CASE status WHEN 'pending' THEN available_at ELSE lease_until END
-         FROM jobs INDEXED BY jobs_walk_coarse
-         WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 = b
-           AND CASE status WHEN 'pending' THEN available_at ELSE lease_until END IS NOT NULL
-         ORDER BY CASE status WHEN 'pending' THEN available_at ELSE lease_until END LIMIT 1) <= :now
+  WHERE ifnull(walk.due, :now) <= :now
     AND j.status IN ('pending','leased') AND j.queue = :queue AND j.priority = p
     AND j.seq >> 7 = (b << 7) + i
     AND CASE j.status WHEN 'pending' THEN j.available_at ELSE j.lease_until END <= :now
@@ -247,30 +247,28 @@ ORDER BY priority DESC, seq LIMIT :limit
 """
 
 # The first :limit eligible jobs of one queue, in order. `walk` visits the (priority, coarse bucket) pairs that
-# hold live jobs by one seek each; a coarse bucket in which nothing is due is skipped by one more; inside one,
-# each of its 128 fine buckets is a range of the fine index. A fine bucket holds at most 128 rows, so the first
-# limit+127 rows in bucket order contain the first :limit rows in seq order.
+# hold live jobs by one seek each, which tells when the first job of the bucket falls due as well; a bucket in
+# which nothing is due is left out; inside one, each of its 128 fine buckets is a range of the fine index. A fine
+# bucket holds at most 128 rows, so the first limit+127 rows in bucket order contain the first :limit rows in seq
+# order.
 PICK: Final = f"""
 WITH RECURSIVE
-walk(p, b) AS (
-  SELECT priority, bucket FROM (
-    SELECT priority, seq >> 14 AS bucket FROM jobs INDEXED BY jobs_walk_coarse
-    WHERE status IN ('pending','leased') AND queue = :queue ORDER BY priority DESC, seq >> 14 LIMIT 1)
+walk(p, b, due) AS (
+  SELECT * FROM (
+    SELECT priority, seq >> 14, {_DUE} FROM jobs INDEXED BY jobs_walk_coarse
+    WHERE {_LIVE} AND queue = :queue ORDER BY priority DESC, seq >> 14, {_DUE} LIMIT 1)
   UNION ALL
-  SELECT
-    ifnull(
-      (SELECT p FROM jobs INDEXED BY jobs_walk_coarse
-       WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 > b LIMIT 1),
-      (SELECT priority FROM jobs INDEXED BY jobs_walk_coarse
-       WHERE status IN ('pending','leased') AND queue = :queue AND priority < p ORDER BY priority DESC LIMIT 1)),
-    ifnull(
-      (SELECT seq >> 14 FROM jobs INDEXED BY jobs_walk_coarse
-       WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 > b
-       ORDER BY seq >> 14 LIMIT 1),
-      -1)
-  FROM walk WHERE p IS NOT NULL
+  SELECT nxt.priority, nxt.seq >> 14, {_DUE_OF_NEXT}
+  FROM walk CROSS JOIN jobs AS nxt
+  WHERE nxt.seq = ifnull(
+    (SELECT seq FROM jobs INDEXED BY jobs_walk_coarse
+     WHERE {_LIVE} AND queue = :queue AND priority = p AND seq >> 14 > b
+     ORDER BY seq >> 14, {_DUE} LIMIT 1),
+    (SELECT seq FROM jobs INDEXED BY jobs_walk_coarse
+     WHERE {_LIVE} AND queue = :queue AND priority < p
+     ORDER BY priority DESC, seq >> 14, {_DUE} LIMIT 1))
 ),
-{_FOUND}"""  # noqa: S608 - a constant, joined from a constant
+{_FOUND}"""  # noqa: S608 - a constant, joined from constants
 
 PICK_JSON: Final = f"SELECT json_group_array(json_array(seq, priority, status)) FROM ({PICK})"  # noqa: S608 - constants
 
@@ -366,8 +364,6 @@ WITH RECURSIVE levels(k, p) AS (
 SELECT json_group_array(json_array(k, p)) FROM levels WHERE p IS NOT NULL
 """
 
-_DUE: Final = "CASE status WHEN 'pending' THEN available_at ELSE lease_until END"
-
 
 def _ring(index: str, next_queue: str, jobs: str, bits: int) -> str:
     """Return the statement for the first :count queues after :after, by name, that have a job due at a level.
@@ -409,7 +405,6 @@ LIMIT :count
 """  # noqa: S608 - built from constants, at import
 
 
-_LIVE: Final = "status IN ('pending','leased')"
 _LEVEL: Final = f"{_LIVE} AND priority <> 0 AND priority = :level"
 _KIND: Final = f"{_LIVE} AND kind <> 'job' AND kind = :kind AND priority = :level"
 RING_OF_LEVEL: Final = _ring("jobs_levels", _LEVEL, _LEVEL, 14)
@@ -419,17 +414,18 @@ RING_OF_KIND: Final = _ring("jobs_kinds", _KIND, _KIND, 8)
 # The first :limit eligible jobs of one queue and level, in order; see PICK.
 PICK_OF_LEVEL: Final = f"""
 WITH RECURSIVE
-walk(p, b) AS (
-  SELECT :level, bucket FROM (
-    SELECT seq >> 14 AS bucket FROM jobs INDEXED BY jobs_walk_coarse
-    WHERE status IN ('pending','leased') AND queue = :queue AND priority = :level ORDER BY seq >> 14 LIMIT 1)
+walk(p, b, due) AS (
+  SELECT * FROM (
+    SELECT priority, seq >> 14, {_DUE} FROM jobs INDEXED BY jobs_walk_coarse
+    WHERE {_LIVE} AND queue = :queue AND priority = :level ORDER BY seq >> 14, {_DUE} LIMIT 1)
   UNION ALL
-  SELECT p, (SELECT seq >> 14 FROM jobs INDEXED BY jobs_walk_coarse
-             WHERE status IN ('pending','leased') AND queue = :queue AND priority = p AND seq >> 14 > b
-             ORDER BY seq >> 14 LIMIT 1)
-  FROM walk WHERE b IS NOT NULL
+  SELECT p, nxt.seq >> 14, {_DUE_OF_NEXT}
+  FROM walk CROSS JOIN jobs AS nxt
+  WHERE nxt.seq = (
+    SELECT seq FROM jobs INDEXED BY jobs_walk_coarse
+    WHERE {_LIVE} AND queue = :queue AND priority = p AND seq >> 14 > b ORDER BY seq >> 14, {_DUE} LIMIT 1)
 ),
-{_FOUND}"""  # noqa: S608 - a constant, joined from a constant
+{_FOUND}"""  # noqa: S608 - a constant, joined from constants
 PICK_OF_LEVEL_JSON: Final = f"SELECT json_group_array(json_array(seq, priority, status)) FROM ({PICK_OF_LEVEL})"  # noqa: S608 - constants
 
 # The same of one kind. A bucket holds at most 256 rows, so the first limit+255 rows in bucket order contain the
