@@ -7,13 +7,14 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.plants import PLANTS
 from tests.simulation.runner import run_chunk, the_runner
 
 CHUNK = 50
-CHUNKS_A_CHILD = 10
+CHUNKS_A_POOL = 10  # for each worker
 
 
 def replay_command(seed: int, plant: str = "") -> str:
@@ -47,20 +48,25 @@ def _run_many(options: argparse.Namespace) -> int:
     last = options.first + options.seeds
     size = max(1, min(CHUNK, -(-options.seeds // options.workers)))
     chunks = [range(first, min(first + size, last)) for first in range(options.first, last, size)]
-    spawn = multiprocessing.get_context("spawn")
     happened: Counter[str] = Counter()
-    with ProcessPoolExecutor(options.workers, mp_context=spawn, max_tasks_per_child=CHUNKS_A_CHILD) as pool:
-        for results, counts in pool.map(run_chunk, chunks, itertools.repeat(options.plant)):
-            happened += counts
-            for seed, verdict in results:
-                if verdict:
-                    pool.shutdown(cancel_futures=True)
-                    _replay(seed, options.plant, with_history=True)
-                    print(f"replay: {replay_command(seed, options.plant)}")
-                    return 1
+    for some in _portions(chunks, options.workers * CHUNKS_A_POOL):
+        # a pool for each portion, so that memory is given back: max_tasks_per_child can hang (cpython gh-115634)
+        with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            for results, counts in pool.map(run_chunk, some, itertools.repeat(options.plant)):
+                happened += counts
+                for seed, verdict in results:
+                    if verdict:
+                        pool.shutdown(cancel_futures=True)
+                        _replay(seed, options.plant, with_history=True)
+                        print(f"replay: {replay_command(seed, options.plant)}")
+                        return 1
     print(", ".join(f"{count} {name}" for name, count in happened.items()))
     print(f"{options.seeds} seeds from {options.first}: all invariants hold ({time.perf_counter() - began:.1f} s)")
     return 0
+
+
+def _portions(chunks: list[range], size: int) -> Iterator[list[range]]:
+    return (chunks[first : first + size] for first in range(0, len(chunks), size))
 
 
 if __name__ == "__main__":
