@@ -79,7 +79,7 @@ def _refund_twice() -> None:
 def _ignore_leases() -> None:
     due = "CASE j.status WHEN 'pending' THEN j.available_at ELSE j.lease_until END <= :now"
     _edit(statements, "PICK_JSON", due, due.replace("lease_until", "lease_until - 2500"))
-    _edit(statements, "PICK_JSON", "LIMIT 1) <= :now", "LIMIT 1) - 2500 <= :now")
+    _edit(statements, "PICK_JSON", "ifnull(walk.due, :now) <= :now", "ifnull(walk.due, :now) - 2500 <= :now")
 
 
 def _send_after_deadline() -> None:
