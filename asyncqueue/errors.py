@@ -58,7 +58,10 @@ class BadAck(AsyncQueueError):
 
 
 class BadEffect(AsyncQueueError):
-    """An effect tried to end its transaction; it and its finish were undone, and the job is still leased."""
+    """An effect tried to end its transaction, or called its own queue, which would wait for the effect.
+
+    Unless it swallows the second, it and its finish were undone, and the job is still leased.
+    """
 
 
 class InvalidJob(AsyncQueueError, ValueError):

@@ -73,7 +73,8 @@ class Queue:
 
     All verbs may be called by any number of tasks at once; those that wait at the same moment share a commit.
     Each raises `InvalidJob` for an argument outside its documented range before anything is changed, and
-    `StoreError` (busy, full, closed, forked) if the database cannot; then nothing of the call is visible.
+    `StoreError` (busy, full, closed, forked) if the database cannot; then nothing of the call is visible. Inside
+    an effect on the same database they raise `BadEffect`, but for those that only read.
     """
 
     def __init__(self, store: Store, *, dedup_ms: int = DEFAULT_DEDUP_MS) -> None:
@@ -244,8 +245,8 @@ class Queue:
         `effect(connection)`, only with `ok`, is database work in the very transaction of the finish, on the
         store's own connection; it must not commit or roll back. A stale ticket does not run it. If it raises,
         its work and the finish are undone, the job stays leased, and its error is raised here; others in the same
-        commit are not touched. `BadEffect` tells that it tried to end the transaction. A transaction that has to
-        be repeated runs it again, after what it did the first time was rolled back.
+        commit are not touched. `BadEffect` tells that it tried to end the transaction, or called this queue. A
+        transaction that has to be repeated runs it again, after what it did the first time was rolled back.
         """
         failure = None if error is None else FailedAttempt(error)
         answer = (await self.finish_many([_report(ticket, outcome, delay_ms, failure, effect)]))[0]
@@ -339,6 +340,7 @@ class Queue:
         """
         if timeout_ms is not None:
             check_int("timeout_ms", timeout_ms, PRODUCT.delay_ms)
+        self._batches.check_outside()
         version = await self._store.version(of_ends=True)
         job = await self._ended(id)
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
@@ -369,7 +371,7 @@ class Queue:
 
     async def _set_paused(self, queue: str, *, paused: bool) -> None:
         check_id("queue", queue)
-        await self._store.write(lambda transaction: transaction.pause((queue,), paused=paused))
+        await self._batches.write(lambda transaction: transaction.pause((queue,), paused=paused))
 
     async def queues(self) -> dict[str, bool]:
         """Return the names of all queues ever used, and whether each is paused."""
@@ -484,7 +486,7 @@ class Queue:
 
     async def purge_set(self, status: Status, older_than_ms: int, size: int) -> int:
         """Delete up to `size` jobs, in one short transaction and without a warning; see `purge`."""
-        return await self._store.write(lambda transaction: transaction.purge(status, older_than_ms, size))
+        return await self._batches.write(lambda transaction: transaction.purge(status, older_than_ms, size))
 
     async def get(self, id: str) -> Job | None:
         """Return the job's row, or None."""
@@ -558,7 +560,7 @@ class Queue:
     async def sweep(self, limit: int = 1_000) -> int:
         """Move up to `limit` (1-10,000) jobs without time or attempts left to dead; return how many."""
         check_int("limit", limit, Range(1, SWEEP_MAX))
-        return await self._store.write(lambda transaction: transaction.sweep(limit))
+        return await self._batches.write(lambda transaction: transaction.sweep(limit))
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after each commit of this object that made jobs due; returns the way to stop it."""

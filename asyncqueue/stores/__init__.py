@@ -16,6 +16,7 @@ __all__ = ["open_side", "open_store", "outbox_for"]
 _POSTGRES = ("postgresql:", "postgres:")
 _DRIVER_MISSING = "PostgreSQL needs the driver asyncpg: pip install 'asyncqueue[postgres]'"
 _SQLITE = "sqlite:///"
+_LENT = "asyncqueue.stores.postgres.effects"  # what an effect gets there
 
 
 async def open_store(  # noqa: PLR0913 - settings, all by name
@@ -94,7 +95,7 @@ def outbox_for(connection: object) -> SyncOutbox | AsyncOutbox:
     Raises `UnsupportedConnection` for an object that is no connection of a known kind.
     """
     found = sqlite_outbox.outbox_for(connection)
-    if found is None and (_comes_from(connection, "asyncpg") or _comes_from(connection, "psycopg")):
+    if found is None and any(_comes_from(connection, name) for name in ("asyncpg", "psycopg", _LENT)):
         try:
             from asyncqueue.stores.postgres import outbox as postgres_outbox  # noqa: PLC0415 - as above
         except ModuleNotFoundError:
@@ -112,4 +113,4 @@ def outbox_for(connection: object) -> SyncOutbox | AsyncOutbox:
 
 
 def _comes_from(connection: object, package: str) -> bool:
-    return any(cls.__module__.partition(".")[0] == package for cls in type(connection).__mro__)
+    return any(f"{cls.__module__}.".startswith(f"{package}.") for cls in type(connection).__mro__)

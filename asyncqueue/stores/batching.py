@@ -10,18 +10,20 @@ import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from asyncqueue.errors import Conflict, ForkedProcess, NotDead, QueueFull, StoreClosed, StoreError
-from asyncqueue.job import LeasedJob, NewJob, Note, Redrive, Release, Renew, Report
+from asyncqueue.errors import BadEffect, Conflict, ForkedProcess, NotDead, QueueFull, StoreClosed, StoreError
+from asyncqueue.job import EffectWork, LeasedJob, NewJob, Note, Redrive, Release, Renew, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, Store, Transaction
+from asyncqueue.stores.inside import is_inside, marked
 
 __all__ = ["Batch", "BatchedStore", "Batcher"]
 
+T = TypeVar("T")
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
@@ -238,6 +240,8 @@ class BatchedStore:
     """The verbs of a store, where whoever waits at the same moment shares one transaction, whatever the verb.
 
     Reports go before claims, so a finish and the claim that refills its slot cost one commit together.
+
+    A call from inside an effect would wait for the transaction that the effect runs in: it is `BadEffect`.
     """
 
     _ORDER = ("enqueue", "finish", "note", "cancel", "renew", "release", "redrive", "claim")
@@ -271,7 +275,11 @@ class BatchedStore:
 
     async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """See `stores.base.Transaction`."""
-        return await self._submit(_Call("finish", reports), len(reports))
+        marks = [
+            report if report.effect is None else replace(report, effect=self._marked(report.effect))
+            for report in reports
+        ]
+        return await self._submit(_Call("finish", marks), len(marks))
 
     async def finish_late(self, reports: Callable[[], Sequence[Report]]) -> list[Status | None]:
         """Settle the leases that `reports` names once the transaction has begun; no effects. See `claim_late`."""
@@ -297,12 +305,19 @@ class BatchedStore:
         """See `stores.base.Transaction`."""
         return await self._submit(_Call("redrive", redrives), len(redrives))
 
+    async def write(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Run `work` in a transaction of its own; see `stores.base.Store`."""
+        self.check_outside()
+        return await self.store.write(work)
+
     async def close(self) -> None:
         """Refuse new calls, wait until nothing is under way, close the store; may be called again.
 
         A caller that is cancelled meanwhile still closes the store: what waits then gets `StoreClosed`.
         """
         self._check_process()
+        if is_inside(self):  # another object on the same database waits for no more than its own calls
+            raise BadEffect("an effect must not close its own queue: the close would wait for the effect")
         self._is_closed = True
         try:
             await self._effects.settle()
@@ -316,8 +331,25 @@ class BatchedStore:
         self._check_process()
         if self._is_closed:
             raise StoreClosed("the queue is closed")
+        self.check_outside()
         batcher = self._effects if call.has_effect else self._batcher
         return await batcher.submit(call, weight, undelivered)
+
+    def check_outside(self) -> None:
+        """Raise `BadEffect` if an effect of this queue, or of another object on its database, is what calls."""
+        if is_inside(self, self._place):
+            raise BadEffect(
+                "an effect must not call its own queue, which waits for the effect to end: "
+                "`outbox.enqueue_async(connection, ...)` enqueues in the effect's own transaction"
+            )
+
+    def _marked(self, effect: EffectWork) -> EffectWork:
+        return marked(effect, self, self._place())
+
+    def _place(self) -> object:
+        """Return what is the same for all objects on one database."""
+        terms = self.store.terms
+        return None if terms.place is None else (terms.place, terms.schema)
 
     def _check_process(self) -> None:
         # Before anything is waited for: a batch under way at the fork never ends in the child.

@@ -245,3 +245,20 @@ async def test_reports_that_end_while_others_fail_keep_their_order_and_none_is_l
         await until(lambda: dispatcher.counts.done == 4)
     assert all(ids == list(gates)[: len(ids)] for ids in named)
     assert dispatcher.counts.stale == 0
+
+
+async def test_an_effect_that_calls_its_own_queue_becomes_an_honest_retry(queue, ledger):
+    async def deliver(job):
+        async def work(connection):
+            await books(job).work(connection)
+            if job.attempt == 1:
+                await queue.enqueue("next", 1)
+
+        return Effect(work)
+
+    (job_id,) = await fill(queue, 1)
+    await drained(Dispatcher(queue, deliver, policy=QUICK))
+    job = await queue.get(job_id)
+    assert (job.status, ledger()) == (Status.DONE, [(job_id, 2)])
+    assert job.last_error.startswith("effect failed: BadEffect: an effect must not call its own queue")
+    assert await queue.get("next") is None

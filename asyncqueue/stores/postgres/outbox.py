@@ -26,6 +26,7 @@ from asyncqueue.stores.base import AsyncOutbox, SyncOutbox, Terms
 from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.address import check_schema
 from asyncqueue.stores.postgres.connection import by_state, in_schema, judged
+from asyncqueue.stores.postgres.effects import EffectConnection
 from asyncqueue.stores.postgres.schema import QUEUE
 from asyncqueue.stores.sets import compared, full, new_row
 
@@ -47,8 +48,8 @@ _NUMBER: Final = re.compile(r"\$(\d+)")
 
 
 def outbox_for(connection: object) -> SyncOutbox | AsyncOutbox | None:
-    """Return the outbox of a connection of asyncpg or psycopg, None for any other object."""
-    if isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
+    """Return the outbox of a connection of asyncpg (also as an effect gets it) or psycopg, None for any other."""
+    if isinstance(connection, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy | EffectConnection):
         return AsyncpgOutbox(connection)
     try:
         from asyncqueue.stores.postgres import psycopg_outbox  # noqa: PLC0415 - installed only where it is used
