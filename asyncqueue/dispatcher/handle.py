@@ -146,7 +146,8 @@ def in_thread(function: Callable[[Context], object]) -> Handler:
 
     A dispatcher runs at most `concurrency` of them at once. A thread cannot be stopped: when the lease is lost its
     outcome is discarded, but it runs on and keeps its place among the threads until it returns; a long function
-    asks `job.lost.is_set()` now and then. Raises `ConfigError` for an async function.
+    asks `job.lost.is_set()` now and then. A `SystemExit` in it is an error like any other. Raises `ConfigError`
+    for an async function.
     """
     if inspect.iscoroutinefunction(function) or not callable(function):
         raise ConfigError("in_thread takes a plain function; an async one is a handler as it is")
@@ -179,6 +180,10 @@ class _ThreadCall:
             return None
         try:
             return self._function(self._job)
+        except SystemExit as error:  # no signal's: these are handled in the main thread alone
+            raise RuntimeError(
+                f"the handler called sys.exit({error.code!r}), which ends no process here"
+            ) from error
         finally:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for a place any more
                 self._loop.call_soon_threadsafe(self._release)

@@ -37,6 +37,7 @@ from asyncqueue.retry import RetryPolicy
 __all__ = ["Dispatcher", "Health"]
 
 _CONCURRENCY: Final = Range(1, 10_000)
+_LEASE_MIN_MS: Final = 100  # a third of it must hold a renewal: one commit, of a disk that syncs
 _REPORT_GRACE_S: Final = 5.0  # for the last reports, after the last send was cut short
 _NOTE_GRACE_S: Final = 0.5  # for the last notes
 _TIMEOUT_MARGIN_MS: Final = 1_000  # between the end of an attempt and the end of its lease
@@ -59,11 +60,11 @@ class Dispatcher:
     `deliver` is a sender (`HttpSender`), any `async def deliver(job)` that returns `True` or an `Effect` to
     acknowledge, or a mapping of kinds to these: then jobs of other kinds are left for others, each kind rests by
     itself when it fails, some slots are kept for each, so that none shuts out the others, and `limits` may bound
-    how many of a kind are under way at once.
-    `concurrency` (1-10000) bounds the sends at one moment; claims never exceed free slots. `lease_ms` must exceed
-    the sender's `timeout_ms` by more than two seconds. `poll_ms` is how often an idle dispatcher looks for commits
-    of other processes at most, and, where nothing tells it of them (PostgreSQL and Linux do), at least; `grace_ms`
-    how long a stop waits for sends in flight; `retention` lets ended jobs be forgotten. The owner id is random per
+    how many of a kind are under way at once. `concurrency` (1-10000) bounds the sends at one moment; claims never
+    exceed free slots. `lease_ms` (100 or more, since leases are renewed at each third) must exceed the sender's
+    `timeout_ms` by more than two seconds. `poll_ms` is how often an idle dispatcher looks for commits of other
+    processes at most, and, where nothing tells it of them (PostgreSQL and Linux do), at least; `grace_ms` how long
+    a stop waits for sends in flight; `retention` lets ended jobs be forgotten. The owner id is random per
     dispatcher, with an optional readable prefix. Raises `ConfigError`.
     """
 
@@ -292,6 +293,8 @@ class Dispatcher:
 def _check(concurrency: int, lease_ms: int, poll_ms: int, grace_ms: int) -> None:
     check_int("concurrency", concurrency, _CONCURRENCY)
     check_int("lease_ms", lease_ms, PRODUCT.lease_ms)
+    if lease_ms < _LEASE_MIN_MS:
+        raise ConfigError(f"lease_ms {lease_ms} is too short to be renewed in time: give at least {_LEASE_MIN_MS}")
     check_int("poll_ms", poll_ms, Range(1, 60_000))
     check_int("grace_ms", grace_ms, Range(0, 24 * 3600 * 1000))
 

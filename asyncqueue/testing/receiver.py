@@ -16,6 +16,7 @@ from asyncqueue.job import decode_payload
 __all__ = ["ScriptedReceiver", "Seen"]
 
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # linger on, for no time: the peer gets a reset
+_FAILING = (300, 599)
 
 Step = Callable[[web.Request, wire.Message], Awaitable[web.StreamResponse]]
 
@@ -37,8 +38,9 @@ class ScriptedReceiver:
     """An inbox on 127.0.0.1 that follows a script, one step a request, and accepts when the script is over.
 
     Steps are added by `accept`, `fail`, `wrong_ack`, `hang` and `reset`; each returns the receiver, so they chain:
-    `receiver.fail(times=2).accept()`. Accepting is what a real inbox does: the first time `accepted`, then
-    `duplicate`, and 409 for the same id with another quantity or payload. An async context manager.
+    `receiver.fail(times=2).accept()`. What cannot be a step raises `ValueError` or `TypeError`. Accepting is what
+    a real inbox does: the first time `accepted`, then `duplicate`, and 409 for the same id with another quantity
+    or payload. An async context manager.
     """
 
     def __init__(self) -> None:
@@ -66,7 +68,13 @@ class ScriptedReceiver:
         return self._then(self._accept, times)
 
     def fail(self, status: int = 503, *, times: int = 1, retry_after: int | str | None = None) -> Self:
-        """Answer the next `times` requests with `status`, and with `Retry-After` if given."""
+        """Answer the next `times` requests with `status` (300-599), and with `Retry-After` if given."""
+        if type(status) is not int or not _FAILING[0] <= status <= _FAILING[1]:
+            raise ValueError(
+                f"fail takes a status from 300 to 599, not {status!r}: accept() and wrong_ack() answer 200"
+            )
+        if retry_after is not None and type(retry_after) not in (int, str):
+            raise TypeError(f"retry_after must be seconds or the text of a date, not {retry_after!r}")
         headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
 
         async def step(_request: web.Request, _message: wire.Message) -> web.StreamResponse:
@@ -76,6 +84,8 @@ class ScriptedReceiver:
 
     def wrong_ack(self, body: bytes = b"<html>log in</html>", *, times: int = 1) -> Self:
         """Answer 200 with a body that acknowledges nothing, as a proxy or a login page does."""
+        if not isinstance(body, bytes):
+            raise TypeError(f"wrong_ack takes the body as bytes, not {body!r}")
 
         async def step(_request: web.Request, _message: wire.Message) -> web.StreamResponse:
             return web.Response(body=body)
@@ -135,6 +145,8 @@ class ScriptedReceiver:
             await runner.cleanup()
 
     def _then(self, step: Step, times: int) -> Self:
+        if type(times) is not int or times < 1:
+            raise ValueError(f"times must be an integer of at least 1, not {times!r}")
         self._script.extend([step] * times)
         return self
 

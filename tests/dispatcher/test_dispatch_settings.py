@@ -62,6 +62,12 @@ async def test_an_attempt_must_end_before_its_lease__kind_3(queue, timeout_ms, f
             Dispatcher(queue, Slow(timeout_ms), lease_ms=10_000)
 
 
+@pytest.mark.parametrize("lease_ms", [1, 99])
+async def test_a_lease_that_no_renewal_could_save_is_refused__kind_3(queue, lease_ms):
+    with pytest.raises(ConfigError, match=f"lease_ms {lease_ms} is too short"):
+        Dispatcher(queue, Hands(), lease_ms=lease_ms)
+
+
 async def test_the_widest_and_the_narrowest_settings_are_taken(queue):
-    Dispatcher(queue, Hands(), concurrency=1, lease_ms=1, poll_ms=1, grace_ms=0, owner_prefix="a" * 64)
+    Dispatcher(queue, Hands(), concurrency=1, lease_ms=100, poll_ms=1, grace_ms=0, owner_prefix="a" * 64)
     Dispatcher(queue, Hands(), concurrency=10_000, poll_ms=60_000, queues=["mail"], owner_prefix="")

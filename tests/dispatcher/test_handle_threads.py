@@ -129,6 +129,20 @@ async def test_a_function_classifies_as_an_async_handler_does(queue):
     assert [statuses[job_id] for job_id in ("bad", "stop")] == [Status.LEASED] * 2
 
 
+async def test_a_function_that_exits_costs_one_attempt_not_the_process(queue):
+    def function(job):
+        if job.id == "exits":
+            raise SystemExit(3)
+        return True
+
+    await queue.enqueue("exits", 1)
+    await queue.enqueue("next", 1)
+    dispatcher = Dispatcher(queue, in_thread(function), concurrency=1)
+    async with running(dispatcher):
+        await until(lambda: dispatcher.counts.done == 1 and dispatcher.counts.left == 1)
+    assert "the handler called sys.exit(3)" in (await queue.get("exits")).last_error
+
+
 async def test_the_late_outcome_of_a_thread_is_discarded_and_it_is_told__kind_4_lease_lost_but_work_goes_on(
     path, work
 ):

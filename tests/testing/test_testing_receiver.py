@@ -109,3 +109,35 @@ async def test_receiver_gives_its_port_back(leaves_by):
     async with aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientConnectionError):
             await session.post(url)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "error"),
+    [
+        ("fail", {"status": 200}, ValueError),
+        ("fail", {"status": 299}, ValueError),
+        ("fail", {"status": 600}, ValueError),
+        ("fail", {"status": "503"}, ValueError),
+        ("fail", {"times": 0}, ValueError),
+        ("fail", {"retry_after": 1.5}, TypeError),
+        ("wrong_ack", {"body": {"id": "a"}}, TypeError),
+        ("wrong_ack", {"body": "<html>"}, TypeError),
+        ("wrong_ack", {"times": 0}, ValueError),
+        ("accept", {"times": -1}, ValueError),
+        ("hang", {"times": True}, ValueError),
+        ("reset", {"times": "2"}, ValueError),
+    ],
+)
+async def test_a_step_that_cannot_be_is_refused_and_the_script_stays_as_it_was(
+    send, asyncqueue_receiver, method, arguments, error
+):
+    with pytest.raises(error, match=str(next(iter(arguments.values())))):
+        getattr(asyncqueue_receiver, method)(**arguments)
+    assert await send(asyncqueue_receiver) == Drained(done=1)
+
+
+async def test_the_widest_failures_are_answered(send, asyncqueue_receiver, asyncqueue_queue):
+    asyncqueue_receiver.fail(300).fail(599)
+    for _ in range(2):
+        await send(asyncqueue_receiver)
+    assert [row.http_status for row in await asyncqueue_queue.history("a")] == [300]
