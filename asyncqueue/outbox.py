@@ -128,7 +128,9 @@ async def enqueue_async(  # noqa: PLR0913 - the job's own fields, all but two by
 
 
 def _terms(via: "Queue | None", max_pending: int | None, clock: Clock | None, schema: str | None) -> Terms:
-    terms = Terms() if via is None else via.outbox_terms
+    terms = Terms() if via is None else getattr(via, "outbox_terms", None)
+    if not isinstance(terms, Terms):
+        raise UnsupportedConnection(f"via must be an open Queue, not an object of type {type(via).__name__}")
     if max_pending is not None:
         check_int("max_pending", max_pending, _MAX_PENDING)
     return replace(

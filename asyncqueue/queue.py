@@ -175,6 +175,8 @@ class Queue:
         True and False as for `enqueue`; a `Conflict`, `InvalidJob` or `QueueFull` is returned, not raised. Build
         the items with `NewJob`; its `payload` is the text of `encode_payload`.
         """
+        if not isinstance(jobs, Iterable):
+            raise InvalidJob(f"jobs must be an iterable of NewJob, not {type(jobs).__name__}")
         items = list(jobs)
         if len(items) > ENQUEUE_MAX:
             raise InvalidJob(f"enqueue_many takes at most {ENQUEUE_MAX} jobs a call, not {len(items)}")
@@ -256,6 +258,7 @@ class Queue:
 
     async def finish_many(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """Settle several leases with one commit; see `finish`. The error of an effect is returned, not raised."""
+        _check_sequence("reports", reports)
         for report in reports:
             _check_report(report)
         answers = await self._batches.finish(reports) if reports else []
@@ -285,7 +288,9 @@ class Queue:
 
     async def renew_many(self, renewals: Sequence[Renew]) -> list[int | None]:
         """Push several leases out with one commit; see `renew`."""
+        _check_sequence("renewals", renewals)
         for renewal in renewals:
+            _check_ticket(renewal, Renew)
             check_int("lease_ms", renewal.lease_ms, PRODUCT.lease_ms)
         return await self._batches.renew(renewals) if renewals else []
 
@@ -295,7 +300,9 @@ class Queue:
 
     async def release_many(self, releases: Sequence[Release]) -> list[bool]:
         """Give several leases back with one commit; see `release`."""
+        _check_sequence("releases", releases)
         for release in releases:
+            _check_ticket(release, Release)
             check_int("delay_ms", release.delay_ms, PRODUCT.delay_ms)
         answers = await self._batches.release(releases) if releases else []
         if any(answers):
@@ -309,6 +316,9 @@ class Queue:
 
     async def note_many(self, notes: Sequence[Note]) -> None:
         """Add history rows for attempts whose leases are left to run out."""
+        _check_sequence("notes", notes)
+        for note in notes:
+            _check_ticket(note, Note)
         if notes:
             await self._batches.note(notes)
 
@@ -328,6 +338,7 @@ class Queue:
 
         Those that were pending or leased are dead now; see `cancel`.
         """
+        _check_sequence("ids", ids)
         for job_id in ids:
             check_id("id", job_id)
         return await self._batches.cancel(ids) if ids else []
@@ -365,7 +376,7 @@ class Queue:
         await self._set_paused(queue, paused=True)
 
     async def resume(self, queue: str) -> None:
-        """Let claims from `queue` go on."""
+        """Let claims from `queue` go on; one that was never used or paused is left unknown."""
         await self._set_paused(queue, paused=False)
         self._wake()
 
@@ -676,7 +687,21 @@ def _job_filter(
         raise InvalidJob(str(error)) from None
 
 
+def _check_sequence(what: str, given: object) -> None:
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise InvalidJob(f"{what} must be a sequence, not {type(given).__name__}")
+
+
+def _check_ticket(given: object, kind: type[Report | Renew | Release | Note]) -> None:
+    """Raise `InvalidJob` unless it is a record of this kind, under a ticket."""
+    if not isinstance(given, kind):
+        raise InvalidJob(f"an item must be a {kind.__name__}, not {type(given).__name__}")
+    if not isinstance(given.ticket, Ticket):
+        raise InvalidJob(f"ticket must be what a claim returned, not {type(given.ticket).__name__}")
+
+
 def _check_report(report: Report) -> None:
+    _check_ticket(report, Report)
     _check_outcome(report.outcome)
     _check_effect(report.outcome, report.effect)
     check_int("delay_ms", report.delay_ms, PRODUCT.delay_ms)

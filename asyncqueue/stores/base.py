@@ -231,7 +231,10 @@ class Transaction(Protocol):
         ...
 
     async def pause(self, names: Sequence[str], *, paused: bool) -> None:
-        """Stop (or let go on) the claims from these queues; their jobs are kept. Persistent."""
+        """Stop (or let go on) the claims from these queues; their jobs are kept. Persistent.
+
+        A queue can be paused before its first job; to let an unknown one go on leaves nothing.
+        """
         ...
 
     async def purge(self, status: Status, older_than_ms: int, limit: int) -> int:

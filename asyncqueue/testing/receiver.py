@@ -16,7 +16,7 @@ from asyncqueue.job import decode_payload
 __all__ = ["ScriptedReceiver", "Seen"]
 
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # linger on, for no time: the peer gets a reset
-_FAILING = (300, 599)
+_FAILING = range(300, 600)
 
 Step = Callable[[web.Request, wire.Message], Awaitable[web.StreamResponse]]
 
@@ -69,7 +69,7 @@ class ScriptedReceiver:
 
     def fail(self, status: int = 503, *, times: int = 1, retry_after: int | str | None = None) -> Self:
         """Answer the next `times` requests with `status` (300-599), and with `Retry-After` if given."""
-        if type(status) is not int or not _FAILING[0] <= status <= _FAILING[1]:
+        if status not in _FAILING:
             raise ValueError(
                 f"fail takes a status from 300 to 599, not {status!r}: accept() and wrong_ack() answer 200"
             )

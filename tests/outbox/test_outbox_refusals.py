@@ -49,6 +49,16 @@ async def test_a_connection_without_a_transaction_is_refused(kind, queue, path):
     await no_job(queue)
 
 
+@pytest.mark.parametrize("via", ["x", Queue, 0])
+async def test_a_via_that_is_no_open_queue_is_refused(queue, path, via):
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(UnsupportedConnection) as caught:
+            outbox.enqueue(connection, "a", 1, via=via)
+    assert "via must be an open Queue" in one_line(caught)
+    await no_job(queue)
+
+
 async def test_the_drivers_default_mode_is_not_begun_by_the_outbox(queue, path):
     with contextlib.closing(sqlite3.connect(path)) as connection:
         with connection, pytest.raises(NoTransaction, match="BEGIN IMMEDIATE"):

@@ -136,8 +136,9 @@ async def test_purge_rests_as_long_as_each_set_took_so_that_a_slow_disk_is_not_h
 
 async def test_purge_below_the_dedup_horizon_does_it_but_warns(opening, ended):
     async with opening(dedup_ms=2 * HOUR_MS) as careful:
-        with pytest.warns(DedupHorizonWarning, match="horizon"):
+        with pytest.warns(DedupHorizonWarning, match="horizon") as caught:
             assert await careful.purge(older_than_ms=2 * HOUR_MS - 1, limit=1) == 1
+        assert caught[0].filename == __file__  # the line that asked for it
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert await careful.purge(older_than_ms=2 * HOUR_MS, limit=1) == 1

@@ -299,3 +299,12 @@ async def test_name_that_no_queue_can_have_is_not_paused(queue, name):
     with pytest.raises(InvalidJob, match="queue"):
         await queue.pause(name)
     assert await queue.queues() == {}
+
+
+async def test_resume_of_a_queue_that_nobody_knows_leaves_it_unknown(queue):
+    await queue.resume("typo")
+    assert await queue.queues() == {}
+    await queue.pause("held")
+    await queue.resume("held")
+    await queue.resume("typo")
+    assert await queue.queues() == {"held": False}

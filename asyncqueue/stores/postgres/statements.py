@@ -457,6 +457,7 @@ RETURNING jobs.id
 
 PAUSE: Final = """
 INSERT INTO asyncqueue.queues (name, paused) SELECT DISTINCT name, $2::boolean FROM unnest($1::text[]) AS name
+WHERE $2::boolean OR name IN (SELECT name FROM asyncqueue.queues)
 ON CONFLICT (name) DO UPDATE SET paused = excluded.paused
 """
 PURGE: Final = f"""

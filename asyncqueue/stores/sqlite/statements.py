@@ -551,7 +551,8 @@ RETURNING id
 # --- housekeeping ------------------------------------------------------------------------------------
 
 PAUSE: Final = """
-INSERT INTO queues (name, paused) SELECT value, :paused FROM json_each(:names) WHERE true
+INSERT INTO queues (name, paused) SELECT value, :paused FROM json_each(:names)
+WHERE :paused OR value IN (SELECT name FROM queues)
 ON CONFLICT (name) DO UPDATE SET paused = excluded.paused
 """
 PURGEABLE: Final = """
