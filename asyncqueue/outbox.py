@@ -85,8 +85,8 @@ def enqueue(  # noqa: PLR0913 - the job's own fields, all but two by name
     unless others are given, and its dispatchers are woken by the commit of a SQLAlchemy session. Other connections
     do not tell of their commit: dispatchers see it at their next poll (`poll_ms`, 5 by default), or at once after
     `via.wake()`; on PostgreSQL the commit itself tells those who listen. `schema` is where the queue's tables are
-    on PostgreSQL, if neither `via` says it nor it is `asyncqueue`. SQLite connections belong to one thread; so
-    does this call.
+    on PostgreSQL, if neither `via` says it nor it is `asyncqueue`; on SQLite they are in the connection's first
+    database, and another name is a `ConfigError`. SQLite connections belong to one thread; so does this call.
     """
     job = NewJob(id, qty, encode_payload(payload), queue, kind, priority, delay_ms, ttl_ms, max_attempts)
     job.check()

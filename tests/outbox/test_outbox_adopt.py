@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from asyncqueue import Queue, outbox
-from asyncqueue.errors import NotAQueue, UnsupportedConnection
+from asyncqueue.errors import ConfigError, NotAQueue, UnsupportedConnection
 from asyncqueue.stores.sqlite import schema
 
 SERVICE = (
@@ -127,16 +127,50 @@ async def test_queue_is_the_same_by_whatever_path_it_was_opened(path, tmp_path):
         assert await queue.get("a") is not None
 
 
-async def test_job_goes_to_the_attached_queue_that_via_names(path, tmp_path):
+@pytest.mark.parametrize("first", ["business.db", ":memory:"])
+@pytest.mark.parametrize("version", [0, schema.VERSION], ids=["no version", "a version like the queue's"])
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_queue_that_is_attached_to_another_database_is_refused_in_words(
+    path, tmp_path, monkeypatch, *, first, version, is_named
+):
+    """A commit over several files is not one commit wherever the first one is in memory, or in WAL mode."""
+    monkeypatch.chdir(tmp_path)
+    async with Queue.open(path) as queue:
+        terms = {"via": queue} if is_named else {}
+        with contextlib.closing(sqlite3.connect(first, isolation_level=None)) as connection:
+            connection.execute("CREATE TABLE orders (id TEXT)")
+            connection.execute(f"PRAGMA user_version = {version}")
+            connection.execute("ATTACH ? AS app", (str(path),))
+            connection.execute("BEGIN IMMEDIATE")
+            with pytest.raises(NotAQueue, match="attached database app") as caught:
+                outbox.enqueue(connection, "a", 1, **terms)
+            assert str(path) in str(caught.value)
+            assert "\n" not in str(caught.value)
+            connection.execute("COMMIT")
+        assert await queue.get("a") is None
+
+
+@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
+async def test_other_databases_may_be_attached_to_the_queue(path, tmp_path, ending):
     business = tmp_path / "business.db"
     make(business)
     async with Queue.open(path) as queue:
-        with contextlib.closing(sqlite3.connect(business, isolation_level=None)) as connection:
-            connection.execute("PRAGMA journal_mode = DELETE")
-            connection.execute("ATTACH ? AS jobs_db", (str(path),))
-            connection.execute("PRAGMA user_version")
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("ATTACH ? AS app", (str(business),))
             connection.execute("BEGIN IMMEDIATE")
-            with pytest.raises(NotAQueue):  # the schema of the first database is what is looked at
-                outbox.enqueue(connection, "a", 1, via=queue)
-            connection.execute("ROLLBACK")
+            connection.execute("INSERT INTO app.orders VALUES ('order-2')")
+            assert outbox.enqueue(connection, "order-2", 1, via=queue, schema="main") is True
+            connection.execute(ending)
+            orders = connection.execute("SELECT count(*) FROM app.orders WHERE id = 'order-2'").fetchone()[0]
+        assert (await queue.get("order-2") is not None, orders) == ((ending == "COMMIT"),) * 2
+
+
+async def test_schema_that_only_postgresql_has_is_refused_on_sqlite(path):
+    async with Queue.open(path) as queue:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("ATTACH ':memory:' AS app")
+            connection.execute("BEGIN IMMEDIATE")
+            with pytest.raises(ConfigError, match="'app'"):
+                outbox.enqueue(connection, "a", 1, schema="app")
+            assert connection.in_transaction
         assert await queue.get("a") is None

@@ -13,6 +13,7 @@ from typing import Any, Final
 import aiosqlite
 
 from asyncqueue.errors import (
+    ConfigError,
     Conflict,
     NotAQueue,
     NoTransaction,
@@ -43,6 +44,11 @@ _BUSY: Final = (
     f"{_WHERE}: another writer holds it; nothing was stored. Roll back and run the whole transaction again; one "
     "that starts with BEGIN IMMEDIATE waits for its turn there"
 )
+_SCHEMAS: Final = (Terms().schema, "main")  # not given, or what is true anyway
+_FIRST: Final = (
+    "main",
+    "temp",
+)  # a temporary table of the caller's hides the queue's: that is seen by its columns
 _UNDONE: Final = "; SQLite has rolled back the whole transaction"
 
 
@@ -104,6 +110,11 @@ def put(execute: Execute, in_transaction: Callable[[], bool], job: NewJob, terms
     `in_transaction` tells whether SQLite itself has a transaction open. It is asked after a first statement that
     stores nothing: drivers that begin late have begun by then, and in autocommit mode nothing has happened.
     """
+    if terms.schema not in _SCHEMAS:
+        raise ConfigError(
+            f"schema names where PostgreSQL has the queue's tables; on SQLite they are in the connection's first "
+            f"database, not in {terms.schema!r}: leave it out"
+        )
     ask = _without_text_factory(execute)
     try:
         _take_turn(ask)
@@ -146,23 +157,31 @@ def _check_schema(execute: Execute) -> None:
     raise NotAQueue(f"{_WHERE}: {what}; open it once by Queue.open, which adds what the outbox needs")
 
 
-def _check_place(execute: Execute, place: str) -> None:
-    ((file,),) = execute(statements.PLACE, {})
+def _check_place(execute: Execute, place: str | None) -> None:
+    """Raise unless the jobs go into the connection's first database, and that is `place` if there is one."""
+    for name, file in execute(statements.PLACE, {}):  # one row, or none without any table of that name
+        if name not in _FIRST:
+            raise NotAQueue(
+                f"{_WHERE}: the queue is in the attached database {name} ({file or 'memory'}): connect to the "
+                "file of the queue, and attach the others to it"
+            )
+        if place is not None and not _is_same(file, place):
+            raise UnsupportedConnection(
+                f"the connection puts its jobs into {file or 'memory'}, but `via` is the queue in {place}: give "
+                "the queue of the same database, or none"
+            )
+
+
+def _is_same(file: str, place: str) -> bool:
     try:
-        is_same = bool(file) and Path(file).samefile(place)  # by stat: opening it would drop this process's locks
+        return bool(file) and Path(file).samefile(place)  # by stat: opening it would drop this process's locks
     except OSError:
-        is_same = False
-    if not is_same:
-        raise UnsupportedConnection(
-            f"the connection puts its jobs into {file or 'memory'}, but `via` is the queue in {place}: give the "
-            "queue of the same database, or none"
-        )
+        return False
 
 
 def _put(execute: Execute, job: NewJob, terms: Terms) -> bool:
+    _check_place(execute, terms.place)
     _check_schema(execute)
-    if terms.place is not None:
-        _check_place(execute, terms.place)
     there = json.loads(execute(statements.EXISTING, {"ids": array([job.id])})[0][0])
     if there:
         answer = compared(job, there[0][1:])

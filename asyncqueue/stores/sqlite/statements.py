@@ -207,7 +207,7 @@ WHERE id IN (SELECT value FROM json_each(:ids))
 # The file that this connection's transaction puts jobs into: that of the first database with such a table, in
 # the order in which SQLite looks for it.
 PLACE: Final = """
-SELECT opened.file FROM pragma_table_list('jobs') AS found JOIN pragma_database_list AS opened
+SELECT opened.name, opened.file FROM pragma_table_list('jobs') AS found JOIN pragma_database_list AS opened
   ON opened.name = found.schema
 ORDER BY iif(opened.name = 'temp', -1, opened.seq) LIMIT 1
 """
