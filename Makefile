@@ -47,8 +47,9 @@ format: $(STAMP)  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP)  ## Write docs/lifecycle.md, cli.md and reliability.md from the code
+docs: $(STAMP)  ## Write docs/lifecycle.md, queue.md, cli.md and reliability.md from the code
 	$(BIN)/python docs/make_lifecycle.py
+	$(BIN)/python docs/make_queue.py
 	$(BIN)/python docs/make_cli.py
 	$(BIN)/python docs/make_reliability.py
 

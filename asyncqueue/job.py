@@ -198,7 +198,7 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What a claim returns and every later report must show."""
+    """What a claim returns and every later report must show; `attempt` is the number of this one, from 1."""
 
     id: str
     qty: int
@@ -231,7 +231,7 @@ class LeasedJob(Ticket):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job's whole row."""
+    """A job's whole row; `attempts` is how many were claimed so far, one that is under way among them."""
 
     seq: int
     id: str

@@ -532,7 +532,11 @@ class Queue:
         return await self._store.list_jobs(wanted)
 
     async def history(self, id: str, *, limit: int = 1_000) -> Sequence[HistoryRow]:
-        """Return the job's timeline, oldest first: attempts that were not a plain success, and redrives."""
+        """Return the job's timeline, oldest first: attempts that were not a plain success, and redrives.
+
+        An attempt that never began has no row: a job that was cancelled, or ran out of time, while it was pending
+        tells of that by its own `reason` and `finished_at`.
+        """
         check_id("id", id)
         check_int("limit", limit, Range(1, LIST_MAX))
         return await self._store.history(id, limit)

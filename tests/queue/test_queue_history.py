@@ -6,7 +6,7 @@ import pytest
 
 from asyncqueue.clock import ManualClock
 from asyncqueue.job import FailedAttempt, NewJob, Note, Release
-from asyncqueue.lifecycle import Status
+from asyncqueue.lifecycle import Reason, Status
 from asyncqueue.queue import Queue
 
 
@@ -75,6 +75,19 @@ async def test_timeline_tells_every_end_and_every_redrive_in_order(queue, clock)
     ]
     assert [row.who for row in rows] == ["w", "w", "w", "w2", "ops", "w", "w", None]
     assert await queue.history("a", limit=2) == rows[:2]
+
+
+@pytest.mark.parametrize("reason", [Reason.CANCELLED, Reason.DEADLINE])
+async def test_attempt_that_never_began_has_no_row_and_the_job_tells_how_it_ended(queue, clock, reason):
+    await queue.enqueue("a", 1, ttl_ms=1_000)
+    clock.advance(1_000)
+    if reason is Reason.CANCELLED:
+        await queue.cancel("a")
+    else:
+        await queue.sweep()
+    job = await queue.get("a")
+    assert (job.status, job.reason, job.finished_at, job.attempts) == (Status.DEAD, reason, clock.now_ms(), 0)
+    assert await queue.history("a") == []
 
 
 async def test_timeline_keeps_its_order_although_the_clocks_of_two_processes_disagree(queue, opening, url):

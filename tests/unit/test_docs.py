@@ -18,6 +18,23 @@ def test_the_lifecycle_page_is_what_the_table_says():
     assert (ROOT / "docs" / "lifecycle.md").read_text("utf-8") == render(), "run `make docs`"
 
 
+def test_the_queue_page_is_what_the_docstrings_say_and_leaves_out_no_verb_and_no_error():
+    render = runpy.run_path(str(ROOT / "docs" / "make_queue.py"))["render"]
+    assert (ROOT / "docs" / "queue.md").read_text("utf-8") == render(), "run `make docs`"
+
+
+async def test_the_example_of_the_queue_page_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    exec(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "queue.md").read_text("utf-8"), re.DOTALL)[0], scope)
+    await scope["main"]()
+    assert capsys.readouterr().out.splitlines() == [
+        "attempt 1 of 20",
+        "attempts 1 token 2",
+        "dead cancelled ['cancelled']",
+    ]
+
+
 def test_the_reliability_page_is_what_the_tests_name():
     render = runpy.run_path(str(ROOT / "docs" / "make_reliability.py"))["render"]
     assert (ROOT / "docs" / "reliability.md").read_text("utf-8") == render(), "run `make docs`"
