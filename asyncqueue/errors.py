@@ -22,6 +22,7 @@ __all__ = [
     "Retryable",
     "StoreBusy",
     "StoreClosed",
+    "StoreDamaged",
     "StoreDenied",
     "StoreError",
     "StoreFull",
@@ -135,6 +136,10 @@ class StoreFull(StoreError):
 
 class StoreUnreachable(StoreError):
     """The database server did not answer within the configured patience, or is none that can be written."""
+
+
+class StoreDamaged(StoreError):
+    """SQLite cannot read the file any more: it is truncated, or parts of it were overwritten."""
 
 
 class StoreDenied(StoreError):

@@ -117,8 +117,8 @@ class Queue:
         a purged job is forgotten and would be taken for a new one. `journal` is `delete` (synchronous=EXTRA),
         `wal` (FULL) or `keep` to leave a file's own mode alone. `patience_ms` bounds the wait for other writers,
         and for a server that is restarted. On PostgreSQL the journal means nothing, and the server's clock decides
-        unless `clock` is given. Raises `ConfigError`, `NotAQueue`, `NewerSchema`, `StoreBusy`, `StoreUnreachable`,
-        `StoreDenied`.
+        unless `clock` is given. Raises `ConfigError`, `NotAQueue`, `NewerSchema`, `StoreBusy`, `StoreDamaged`,
+        `StoreUnreachable`, `StoreDenied`.
         """
         if late not in ("strict", "accept"):
             raise ConfigError(f"late must be 'strict' or 'accept', not {late!r}")

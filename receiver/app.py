@@ -157,10 +157,13 @@ async def refuse_path(_request: web.Request) -> web.StreamResponse:
     return refusal(NO_PATH, f"the paths are {paths}")
 
 
-def _refuse_method(allowed: str) -> Handler:
+def _refuse_method(method: str) -> Handler:
     """Return what answers for a path of ours with another method."""
+    taken = (hdrs.METH_GET, hdrs.METH_HEAD) if method == hdrs.METH_GET else (method,)
 
-    async def refuse_method(_request: web.Request) -> web.StreamResponse:
+    async def refuse_method(request: web.Request) -> web.StreamResponse:
+        is_batch = request.match_info.get("id") == wire_batch.PATH  # two paths of ours in one
+        allowed = ", ".join((*taken, hdrs.METH_POST) if is_batch else taken)
         return refusal(NO_METHOD, f"this path takes {allowed}", {hdrs.ALLOW: allowed})
 
     return refuse_method

@@ -325,6 +325,16 @@ def test_ctrl_c_while_standard_input_is_silent_ends_with_130(db, environment):
     assert b"Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    "arguments", [("stats",), ("enqueue", "DB", "a", "1"), ("dispatch", "DB", "http://127.0.0.1:9/")]
+)
+@pytest.mark.parametrize("size", [100, 4_096, 6_000])
+def test_a_truncated_queue_is_a_failure_not_wrong_usage(run, said, db, arguments, size):
+    asyncio.run(_put_in(db))
+    os.truncate(db, size)
+    said(run(*_with_db(arguments, db)), 1, "jobs.db", "damaged")
+
+
 def test_a_port_in_use_is_bad_input(run, said):
     from asyncqueue.cli import failure  # noqa: PLC0415 - the mapping itself is what is tested
 

@@ -209,6 +209,10 @@ async def test_a_message_may_be_called_batch(inbox):
     assert (await get(inbox.port, PATH)).json["qty"] == 3
     answer = await speak(inbox.port, request(b"", method="PUT", path=PATH))
     assert (answer.status, answer.problem) == (405, "no-such-method")
+    assert answer.headers["allow"] == "GET, HEAD, POST"
+    assert "this path takes GET, HEAD, POST" in answer.json["detail"]
+    other = await speak(inbox.port, request(b"", method="PUT", path="/inbox/other"))
+    assert other.headers["allow"] == "GET, HEAD"
 
 
 async def test_while_stopping_a_batch_is_refused_with_a_time(inbox):

@@ -70,7 +70,8 @@ async def test_the_description_is_served_and_names_the_real_limits(inbox):
 async def test_every_path_of_the_description_answers_and_no_other_does(inbox):
     for path, methods in description(1)["paths"].items():
         answer = await inbox.speak(request(b"{}", method="PATCH", path=path.replace("{id}", "a")))
-        assert (answer.status, answer.headers["allow"]) == (405, *(name.upper() for name in methods))
+        taken = "GET, HEAD" if "get" in methods else "POST"
+        assert (answer.status, answer.headers["allow"]) == (405, taken)
     listed = await inbox.speak(request(b"", method="GET", path="/nothing", kind=None))
     assert all(path in json.loads(listed.body)["detail"] for path in description(1)["paths"])
     assert (await speak(inbox.port, request(b"", method="GET", path="/openapi", kind=None))).status == 404

@@ -114,6 +114,16 @@ def test_a_file_that_is_no_inbox_is_refused_in_one_line_and_not_changed(tmp_path
     assert contents(tmp_path) == before
 
 
+def test_a_truncated_inbox_is_a_failure_not_wrong_usage(tmp_path):
+    path = tmp_path / "inbox.db"
+    other_inbox(path)
+    os.truncate(path, 6_000)
+    done = run_cli(path, "--port", "0")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "damaged" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -100,7 +100,7 @@ async def test_effect_that_cancels_its_own_task_undoes_the_transaction(queue):
 
 async def test_opening_that_fails_at_its_last_question_leaves_no_connection_open(postgres_url, monkeypatch):
     monkeypatch.setattr(statements, "PLACE", "SELECT 1 / 0")
-    with pytest.raises(InvalidJob, match="division by zero"):
+    with pytest.raises(StoreError, match="division by zero"):
         await PostgresStore.open(postgres_url)
 
 
@@ -140,6 +140,11 @@ async def test_turns_are_forgotten_for_the_levels_noted_longest_ago(monkeypatch)
         (TimeoutError(), StoreUnreachable, "no answer in time"),
         (ConnectionResetError("reset"), StoreUnreachable, "cannot be reached .reset"),
         (asyncpg.exceptions.DataError("odd"), InvalidJob, "odd"),
+        (asyncpg.exceptions.NumericValueOutOfRangeError("odd"), InvalidJob, "odd"),
+        (asyncpg.exceptions.CharacterNotInRepertoireError("odd"), InvalidJob, "odd"),
+        (asyncpg.exceptions.UntranslatableCharacterError("odd"), InvalidJob, "odd"),
+        (asyncpg.exceptions.DivisionByZeroError("odd"), StoreError, "odd"),
+        (asyncpg.exceptions.InvalidRowCountInLimitClauseError("odd"), StoreError, "odd"),
         (asyncpg.exceptions.UniqueViolationError("odd"), StoreError, "odd"),
     ],
     ids=lambda value: type(value).__name__,

@@ -6,7 +6,7 @@ import sqlite3
 import aiosqlite
 import pytest
 
-from asyncqueue.errors import NotAQueue, StoreBusy, StoreClosed, StoreError, StoreFull
+from asyncqueue.errors import NotAQueue, StoreBusy, StoreClosed, StoreDamaged, StoreError, StoreFull
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 from asyncqueue.stores.sqlite.connection import translated
@@ -141,7 +141,8 @@ async def test_write_connection_that_cannot_be_replaced_at_once_is_replaced_late
         (sqlite3.SQLITE_LOCKED, StoreBusy),
         (sqlite3.SQLITE_FULL, StoreFull),
         (sqlite3.SQLITE_NOTADB, NotAQueue),
-        (sqlite3.SQLITE_CORRUPT, NotAQueue),
+        (sqlite3.SQLITE_CORRUPT, StoreDamaged),
+        (sqlite3.SQLITE_CORRUPT_INDEX, StoreDamaged),
         (sqlite3.SQLITE_READONLY, NotAQueue),
         (sqlite3.SQLITE_CANTOPEN, StoreError),
         (sqlite3.SQLITE_IOERR_WRITE, StoreError),

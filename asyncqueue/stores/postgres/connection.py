@@ -57,7 +57,9 @@ _AWAY: Final = frozenset({"08", "57P01", "57P02", "57P03", "57P05", "53300", "25
 _DENIED: Final = frozenset({"28", "42501", "3D000", "0LP01"})
 _FULL: Final = frozenset({"53100"})
 _MISSING: Final = frozenset({"3F000", "42P01", "42703", "42883"})
-_VALUE: Final = "22"  # the driver says so, too, of a value that it cannot send
+# A value that is too long, out of range, or no text of the server's encoding; the driver says 22000 of one that it
+# cannot send. The rest of class 22 (a division by zero, say) is about statements: ours, not a caller's value.
+_NO_PLACE: Final = frozenset({"22000", "22001", "22003", "22021", "22026", "22032", "22P02", "22P03", "22P05"})
 _STALE_PLANS: Final = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
 _SOON: Final = frozenset({"57P03", "53300"})  # worth a wait while opening: it is there, but cannot yet
 
@@ -133,7 +135,7 @@ def by_state(state: str, error: BaseException, where: str) -> Trouble:
 
 def _lasting(state: str, text: str) -> AsyncQueueError:
     """Return the error for a state that is about what was asked, not about the server or the moment."""
-    if state[:2] == _VALUE:
+    if state in _NO_PLACE:
         return InvalidJob(f"{text}; a value has no place in its column")
     if state in _MISSING:
         return NotAQueue(f"{text}; the schema is missing or was changed, open it anew")

@@ -29,6 +29,7 @@ from asyncqueue.errors import (
     NotAQueue,
     StoreBusy,
     StoreClosed,
+    StoreDamaged,
     StoreError,
     StoreFull,
     StoreMoved,
@@ -47,6 +48,12 @@ Work = Callable[[Any], Awaitable[T]]
 
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _READ_ONLY: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN})
+_KNOWN: Final[dict[int, tuple[type[StoreError], str]]] = {
+    **dict.fromkeys(_BUSY, (StoreBusy, "other writers hold the database; try again later")),
+    sqlite3.SQLITE_FULL: (StoreFull, "no room left on the disk; nothing was changed"),
+    sqlite3.SQLITE_NOTADB: (NotAQueue, "not a queue database ({})"),
+    sqlite3.SQLITE_CORRUPT: (StoreDamaged, "is damaged ({}); check the disk, and restore it from a copy"),
+}
 _OF_THE_MOMENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EIO})
 _HOP_TIMEOUT_S: Final = 0.05  # how long one hop may block the driver's thread on a busy database
 _PAUSE_S: Final = 0.02
@@ -134,12 +141,9 @@ def _check_writable(path: str | os.PathLike[str], where: Path, found: os.stat_re
 def translated(error: sqlite3.Error, path: Path | str) -> StoreError:
     """Return the typed error for a driver error; the message is one line."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in _BUSY:
-        return StoreBusy(f"{path}: other writers hold the database; try again later")
-    if code == sqlite3.SQLITE_FULL:
-        return StoreFull(f"{path}: no room left on the disk; nothing was changed")
-    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return NotAQueue(f"{path}: not a queue database ({error})")
+    if code in _KNOWN:
+        kind, words = _KNOWN[code]
+        return kind(f"{path}: {words.format(error)}")
     if code in _READ_ONLY:
         return _unwritable(error, code, path)
     if isinstance(error, sqlite3.IntegrityError) and str(error) == statements.MOVED:
