@@ -50,12 +50,12 @@ def create_app(  # noqa: PLR0913 - settings, all but one by name
 
     The inbox at `url` (the path of a SQLite file, made if missing, or `postgresql://…`, which many receivers may
     share) is opened when the application starts and closed when it is cleaned up. `effect(connection, message)`
-    runs once per accepted message, in its dedup row's transaction; without one, a ledger of quantities per id is
-    kept. Bodies above `body_bytes_max` are refused (413), those that take longer than `body_timeout_s` too (408);
-    more than `concurrency_max` requests at once are answered 503, as is everything while the database is busy or
-    away for more than `patience_ms`, full or failing. Raises `ConfigError` for a limit that admits nothing;
-    starting raises `NotAQueue`, `NewerSchema`, `ConfigError`, `StoreBusy`, and with PostgreSQL `StoreUnreachable`,
-    `StoreDenied`.
+    runs once per accepted message, in its dedup row's transaction (so it must not send to this inbox: that would
+    wait for it); without one, a ledger of quantities per id is kept. Bodies above `body_bytes_max` are refused
+    (413), those that take longer than `body_timeout_s` too (408); more than `concurrency_max` requests at once are
+    answered 503, as is everything while the database is busy or away for more than `patience_ms`, full or failing.
+    Raises `ConfigError` for a limit that admits nothing; starting raises `NotAQueue`, `NewerSchema`,
+    `ConfigError`, `StoreBusy`, and with PostgreSQL `StoreUnreachable`, `StoreDenied`.
     """
     door = Door(body_bytes_max, body_timeout_s, concurrency_max, Grumble(log))
 
