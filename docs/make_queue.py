@@ -19,7 +19,7 @@ VERBS = {
     "Look": ("get", "list", "history", "stats", "queues", "wait"),
     "Operate": ("cancel", "cancel_many", "pause", "resume", "redrive", "redrive_many", "purge", "sweep"),
     "For those who build on it": (
-        *("dedup_ms", "outbox_terms", "wake", "subscribe", "next_due_ms", "version", "purge_set"),
+        *("dedup_ms", "outbox_terms", "wake", "subscribe", "alarm", "next_due_ms", "version", "purge_set"),
     ),
 }
 """Every public name of `Queue`, by what it is for."""
