@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from asyncqueue import wire
-from asyncqueue.job import ID_PATTERN, PRODUCT
+from asyncqueue import wire, wire_batch
+from asyncqueue.job import ID_PATTERN, PRODUCT, TOKEN_MAX
 from asyncqueue.wire import Problem
 from receiver.answers import BAD_REQUEST, BUG, NO_EXPECTATION, NO_METHOD
 
@@ -17,6 +17,7 @@ _COUNT: Final = {"type": "integer", "minimum": 0, "maximum": _COUNT_MAX}
 _ID: Final = {"type": "string", "pattern": f"^{ID_PATTERN}$"}
 _QTY: Final = {"type": "integer", "minimum": PRODUCT.qty.low, "maximum": PRODUCT.qty.high}
 _RESULT: Final = {"enum": [wire.ACCEPTED, wire.DUPLICATE]}
+_PAYLOAD: Final = f"The payload has at most {PRODUCT.payload_bytes_max} bytes as canonical JSON."
 _ANY_REQUEST: Final = (BAD_REQUEST, NO_METHOD, NO_EXPECTATION, wire.BUSY, BUG)
 _ANY_MESSAGE: Final = (
     wire.MALFORMED,
@@ -27,13 +28,15 @@ _ANY_MESSAGE: Final = (
     wire.OUT_OF_RANGE,
     wire.EFFECT_FAILED,
 )
+# Of a request as a whole; each item of it has an answer of its own.
+_ANY_BATCH: Final = (wire.MALFORMED, wire.REQUEST_TIMEOUT, wire.TOO_LARGE, wire.UNSUPPORTED)
 
 
 def description(body_bytes_max: int) -> dict[str, Any]:
     """Return the OpenAPI document of an inbox that takes bodies of up to `body_bytes_max` bytes.
 
-    What JSON Schema cannot say is said in words: the payload's size as canonical JSON, its depth, and that an
-    Idempotency-Key must equal the id.
+    What JSON Schema cannot say is said in words: the payload's size as canonical JSON, its depth, that an
+    Idempotency-Key must equal the id, and that too many items are too large (413).
     """
     return {
         "openapi": "3.1.0",
@@ -44,20 +47,20 @@ def description(body_bytes_max: int) -> dict[str, Any]:
         },
         "paths": {
             "/inbox": {"post": _post(body_bytes_max)},
+            f"/inbox/{wire_batch.PATH}": {"post": _post_batch(body_bytes_max)},
             "/inbox/{id}": {"get": _get_message()},
             "/totals": {"get": _get("The counts", _totals())},
             "/livez": {"get": _get("The loop runs", _status("alive"))},
             "/readyz": {"get": _get("Messages can be taken", _status("ready"))},
             PATH: {"get": _get("This document", {"type": "object", "required": ["openapi", "paths"]})},
         },
-        "components": {"schemas": {"Problem": _problem_schema()}},
+        "components": {"schemas": {"Ack": _ack(), "Item": _item(), "Problem": _problem_schema()}},
     }
 
 
 def _post(body_bytes_max: int) -> dict[str, Any]:
     message = _object({"id": _ID, "qty": _QTY}, {"payload": {}})
-    message["description"] = f"The payload has at most {PRODUCT.payload_bytes_max} bytes as canonical JSON."
-    ack = _object({"id": _ID, "qty": _QTY, "result": _RESULT})
+    message["description"] = _PAYLOAD
     return {
         "summary": "Take one message; the answer comes when it is on the disk",
         "parameters": [
@@ -65,13 +68,48 @@ def _post(body_bytes_max: int) -> dict[str, Any]:
             _header(wire.TOKEN_HEADER, "The claim's number; kept for operators, decides nothing."),
             _header(wire.ATTEMPT_HEADER, "The attempt's number; kept for operators, decides nothing."),
         ],
-        "requestBody": {
-            "required": True,
-            "description": f"At most {body_bytes_max} bytes, without Content-Encoding.",
-            "content": {wire.JSON_TYPE: {"schema": message}},
-        },
-        "responses": _responses("Accepted, or known already", ack, (*_ANY_MESSAGE, *_ANY_REQUEST)),
+        "requestBody": _body(body_bytes_max, message),
+        "responses": _responses("Accepted, or known already", _schema("Ack"), (*_ANY_MESSAGE, *_ANY_REQUEST)),
     }
+
+
+def _post_batch(body_bytes_max: int) -> dict[str, Any]:
+    items = {"type": "array", "minItems": 1}
+    refused = _object(
+        {"type": {"type": "string"}, "status": {"type": "integer"}, "detail": {"type": "string"}}, {"id": _ID}
+    )
+    return {
+        "summary": "Take many messages; the answer comes when all that are taken are on the disk",
+        "description": f"At most {wire_batch.ITEMS_MAX} items. An answer for each, in order: a bad one is refused alone.",
+        "requestBody": _body(body_bytes_max, {**items, "items": {"anyOf": [_schema("Item"), {}]}}),
+        "responses": _responses(
+            "An acknowledgement or a problem for each item",
+            {**items, "items": {"anyOf": [_schema("Ack"), refused]}},
+            (*_ANY_BATCH, *_ANY_REQUEST),
+        ),
+    }
+
+
+def _body(bytes_max: int, schema: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "required": True,
+        "description": f"At most {bytes_max} bytes, without Content-Encoding.",
+        "content": {wire.JSON_TYPE: {"schema": schema}},
+    }
+
+
+def _ack() -> dict[str, Any]:
+    return _object({"id": _ID, "qty": _QTY, "result": _RESULT})
+
+
+def _item() -> dict[str, Any]:
+    number = {"type": "integer", "minimum": 0, "maximum": TOKEN_MAX}
+    item = _object({"id": _ID, "qty": _QTY}, {"payload": {}, "token": number, "attempt": number})
+    return {**item, "description": f"{_PAYLOAD} The claim's token and attempt are kept and decide nothing."}
+
+
+def _schema(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _get_message() -> dict[str, Any]:
@@ -128,7 +166,7 @@ def _responses(what: str, schema: dict[str, Any], problems: tuple[Problem, ...])
             str(problem.status),
             {
                 "description": problem.title,
-                "content": {wire.PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+                "content": {wire.PROBLEM_TYPE: {"schema": _schema("Problem")}},
             },
         )
         if entry["description"] != problem.title:

@@ -12,6 +12,7 @@ from schemathesis import GenerationMode
 
 from asyncqueue.job import PRODUCT
 from asyncqueue.wire import REQUEST_BYTES_MAX
+from asyncqueue.wire_batch import PATH as BATCH
 from receiver.openapi import description
 
 EXAMPLES = 150  # for each operation and mode
@@ -71,6 +72,8 @@ async def test_every_path_of_the_description_answers_and_no_other_does(inbox):
     for path, methods in description(1)["paths"].items():
         answer = await inbox.speak(request(b"{}", method="PATCH", path=path.replace("{id}", "a")))
         taken = "GET, HEAD" if "get" in methods else "POST"
+        if path == f"/inbox/{BATCH}":  # a message may be called so: GET shows it
+            taken = "GET, HEAD, POST"
         assert (answer.status, answer.headers["allow"]) == (405, taken)
     listed = await inbox.speak(request(b"", method="GET", path="/nothing", kind=None))
     assert all(path in json.loads(listed.body)["detail"] for path in description(1)["paths"])
