@@ -80,7 +80,7 @@ def _post_batch(body_bytes_max: int) -> dict[str, Any]:
     )
     return {
         "summary": "Take many messages; the answer comes when all that are taken are on the disk",
-        "description": f"At most {wire_batch.ITEMS_MAX} items. Each is answered, in order: a bad one is refused alone.",
+        "description": f"At most {wire_batch.ITEMS_MAX} items, answered in order; a bad one is refused alone.",
         "requestBody": _body(body_bytes_max, {**items, "items": {"anyOf": [_schema("Item"), {}]}}),
         "responses": _responses(
             "An acknowledgement or a problem for each item",
