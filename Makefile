@@ -7,6 +7,7 @@ BENCH_STAMP := $(VENV)/.installed-bench
 ROUNDS ?= 20
 MINUTES ?= 5
 IMAGES ?= 50000
+INPUTS ?= 1000000
 KILLS ?= 3400
 SEEDS ?= 1000
 COVERING = tests/unit tests/contract tests/store tests/store_sqlite tests/store_postgres tests/queue tests/move \
@@ -68,12 +69,13 @@ soak: $(STAMP)  ## Kill dispatchers and the receiver: ROUNDS=20, then MINUTES=5 
 	$(BIN)/python -m tests.system.chaos
 	$(BIN)/python -m tests.system.postgres_chaos
 
-proof: $(STAMP)  ## The long forms of docs/proof.md: models, power cuts (IMAGES=), I/O errors, kills (KILLS=)
+proof: $(STAMP)  ## The long forms of docs/proof.md: models, power cuts (IMAGES=), I/O errors, kills (KILLS=), hostile input (INPUTS=)
 	$(BIN)/python -m tests.model.explore --redrives-max 1 --clock-steps 0
 	$(BIN)/python -m tests.model.explore --ttl 1
 	$(BIN)/python -m tests.power.judge --images $(IMAGES)
 	$(BIN)/python -m tests.io_errors.injection
 	$(BIN)/python -m tests.kill.killing --kills $(KILLS)
+	$(BIN)/python -m tests.hostile --inputs $(INPUTS)
 
 simulate: $(STAMP)  ## Run the shipped code on a virtual clock under SEEDS=1000 different faults
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)

@@ -11,67 +11,8 @@ import pytest
 from receiver_tools import check_whole, chunked, message, post, read_answer, request, speak
 
 from receiver.door import Door
+from tests.hostile.corpus import CORPUS
 from tests.waiting import until
-
-DEEP = 100_000
-CORPUS = {
-    "empty": b"",
-    "space": b"  ",
-    "null": b"null",
-    "true": b"true",
-    "number": b"1",
-    "text": b'"a"',
-    "array": b"[]",
-    "array of one": b'[{"id":"a","qty":1}]',
-    "empty object": b"{}",
-    "two objects": b'{"id":"a","qty":1}{"id":"b","qty":1}',
-    "trailing": b'{"id":"a","qty":1}x',
-    "trailing NUL": b'{"id":"a","qty":1}\0',
-    "NUL": b"\0",
-    "BOM": b'\xef\xbb\xbf{"id":"a","qty":1}',
-    "UTF-16": '{"id":"a","qty":1}'.encode("utf-16"),
-    "UTF-32": '{"id":"a","qty":1}'.encode("utf-32-le"),
-    "Latin-1": b'{"id":"\xe9","qty":1}',
-    "overlong": b'{"id":"\xc1\xa1","qty":1}',
-    "surrogate bytes": b'{"id":"\xed\xa0\x80","qty":1}',
-    "surrogate id": b'{"id":"\\ud800","qty":1}',
-    "surrogate payload": b'{"id":"a","qty":1,"payload":"\\ud800"}',
-    "surrogate key": b'{"id":"a","qty":1,"payload":{"\\udfff":1}}',
-    "surrogate member": b'{"id":"a","qty":1,"\\ud800":1}',
-    "NUL in id": b'{"id":"a\\u0000","qty":1}',
-    "NaN": b'{"id":"a","qty":NaN}',
-    "Infinity": b'{"id":"a","qty":Infinity}',
-    "-Infinity": b'{"id":"a","qty":1,"payload":-Infinity}',
-    "NaN payload": b'{"id":"a","qty":1,"payload":[NaN]}',
-    "huge float payload": b'{"id":"a","qty":1,"payload":1e999}',
-    "huge float": b'{"id":"a","qty":1e999}',
-    "duplicate id": b'{"id":"a","id":"a","qty":1}',
-    "duplicate qty": b'{"id":"a","qty":1,"qty":2}',
-    "duplicate escaped": b'{"id":"a","\\u0069d":"b","qty":1}',
-    "duplicate in payload": b'{"id":"a","qty":1,"payload":{"x":1,"x":2}}',
-    "huge int": b'{"id":"a","qty":' + b"9" * 5_000 + b"}",
-    "large int": b'{"id":"a","qty":' + b"9" * 4_000 + b"}",
-    "huge negative": b'{"id":"a","qty":-' + b"9" * 5_000 + b"}",
-    "huge int payload": b'{"id":"a","qty":1,"payload":' + b"9" * 5_000 + b"}",
-    "deep arrays": b"[" * DEEP + b"]" * DEEP,
-    "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
-    "deep payload": b'{"id":"a","qty":1,"payload":' + b"[" * DEEP + b"]" * DEEP + b"}",
-    "deep unclosed": b'{"id":"a","qty":1,"payload":' + b"[" * DEEP,
-    "large payload": b'{"id":"a","qty":1,"payload":"' + b"x" * 300_000 + b'"}',
-    "leading zero": b'{"id":"a","qty":01}',
-    "plus": b'{"id":"a","qty":+1}',
-    "hex": b'{"id":"a","qty":0x1}',
-    "single quotes": b"{'id':'a','qty':1}",
-    "comment": b'{"id":"a","qty":1/**/}',
-    "comma": b'{"id":"a","qty":1,}',
-    "raw newline": b'{"id":"a\n","qty":1}',
-    "bidi id": '{"id":"a\u202eb","qty":1}'.encode(),
-    "object id": b'{"id":{},"qty":1}',
-    "form": b"id=a&qty=1",
-    "binary": bytes(range(256)),
-}
-WHOLE = b'{"id":"a","qty":1,"payload":{"x":[1,"\xc3\xa9"]}}'
-CORPUS |= {f"truncated at {cut}": WHOLE[:cut] for cut in range(1, len(WHOLE))}
 
 
 @pytest.mark.parametrize("name", CORPUS)
