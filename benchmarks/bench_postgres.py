@@ -107,7 +107,7 @@ async def claim_cost(bench: Bench, runs: list[tuple[str, int, int]], repetitions
             transaction = connection.transaction()
             await transaction.start()
             started = time.perf_counter()
-            found = await connection.fetch(claim, None, ["default"], [limit], None, "w", 30_000, 0, None)
+            found = await connection.fetch(claim, None, ["default"], [limit], None, "w", 30_000, 0, None, None)
             if repetition >= 3:  # plans made, pages in
                 times.append((time.perf_counter() - started) * 1000)
             await transaction.rollback()

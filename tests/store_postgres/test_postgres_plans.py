@@ -13,8 +13,8 @@ from tests.store.raw import schema_of, server_of
 TICKETS = (["a"], [1], [1], ["w"], [1])
 PLANS = {
     "CLAIM": (
-        (None, ["default"], [5], None, "w", 1_000, 0, None),
-        {"jobs_turn_coarse", "jobs_turn_fine", "jobs_pkey"},
+        (None, ["default"], [5], None, "w", 1_000, 0, None, None),
+        {"jobs_turn_coarse", "jobs_turn_fine", "jobs_pkey", "totals_pkey"},
     ),
     "PICK": ((None, ["default"], [5], None), {"jobs_turn_coarse", "jobs_turn_fine"}),
     "LOOK": ((None,), {"jobs_deadline", "jobs_spent", "queues_pkey"}),

@@ -37,13 +37,26 @@ from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.address import DEFAULT_SCHEMA, Address
 from asyncqueue.stores.shield import shielded
 
-__all__ = ["Connection", "Database", "Profile", "Trouble", "Work", "by_state", "in_schema", "is_gone", "judged"]
+__all__ = [
+    "Connection",
+    "Database",
+    "Profile",
+    "Trouble",
+    "Work",
+    "Xact",
+    "by_state",
+    "in_schema",
+    "is_gone",
+    "judged",
+]
 
 T = TypeVar("T")
 Connection = Any
 """A connection of asyncpg, whether or not it comes from a pool."""
 Work = Callable[[Connection], Awaitable[T]]
 """Statements in an open transaction: `await connection.fetch(sql, *arguments)`. Run again after a rollback."""
+Xact = tuple[str, str]
+"""A transaction that changed something: its number, and when its server was started."""
 
 _PLACE: Final = re.compile(rf"(SCHEMA |\b){DEFAULT_SCHEMA}(?=\.|$)")
 _PAUSE_S: Final = 0.02
@@ -221,17 +234,17 @@ class Database:
         """Return a statement as it is run here, in this queue's schema."""
         return in_schema(text, self.address.schema)
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], xact: Callable[[], Xact | None] = lambda: None) -> T:
         """Run `work` in one transaction of its own and return its result.
 
         Everything `work` did is committed, or nothing is. Waiting for a connection can be cancelled; once the
         transaction has begun it ends first, and a cancellation is raised after it. If the connection breaks during
         COMMIT the server is asked what became of it. `work` is run again if the transaction had to be given up for
-        a reason that passes. Raises `StoreBusy` or `StoreUnreachable` after `patience_ms`, or another
-        `StoreError`.
+        a reason that passes. `xact` is asked after `work` whether a statement told the transaction's number, which
+        saves a question. Raises `StoreBusy` or `StoreUnreachable` after `patience_ms`, or another `StoreError`.
         """
         until = time.monotonic() + self.profile.patience_ms / 1000
-        return await self._patiently(lambda: self._attempt(work, until), until)
+        return await self._patiently(lambda: self._attempt(work, xact, until), until)
 
     async def read(self, sql: str, *arguments: Any) -> list[Any]:
         """Return all rows of one SELECT, a consistent moment of its own. Raises as `write` does."""
@@ -295,9 +308,9 @@ class Database:
         async with self._borrowed(until) as connection:
             await connection.fetchval(statements.PING)
 
-    async def _attempt(self, work: Work[T], until: float) -> T:
+    async def _attempt(self, work: Work[T], xact: Callable[[], Xact | None], until: float) -> T:
         async with self._borrowed(until) as connection:
-            return await shielded(self._transaction(connection, work, until))
+            return await shielded(self._transaction(connection, work, xact, until))
 
     @asynccontextmanager
     async def _borrowed(self, until: float) -> AsyncIterator[Connection]:
@@ -326,14 +339,16 @@ class Database:
             with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
                 await pool.release(connection, timeout=_CLOSE_S)
 
-    async def _transaction(self, connection: Connection, work: Work[T], until: float) -> T:
+    async def _transaction(
+        self, connection: Connection, work: Work[T], xact: Callable[[], Xact | None], until: float
+    ) -> T:
         transaction = connection.transaction()
         try:
             await transaction.start()
             if self.address.is_pooled:
                 await connection.execute(statements.local_settings(self.profile.answer_ms))
             result = await work(connection)
-            xid, server_start = await connection.fetchrow(statements.XID)
+            xid, server_start = xact() or await connection.fetchrow(statements.XID)
         except BaseException:
             await self._roll_back(connection, transaction)
             raise
@@ -358,7 +373,7 @@ class Database:
         except BaseException:  # noqa: BLE001 - the first error is the one to tell; the server rolls back by itself
             _cut(connection)
 
-    async def _has_committed(self, xid: str, server_start: Any, until: float) -> bool:
+    async def _has_committed(self, xid: str, server_start: str, until: float) -> bool:
         """Ask the server, over another connection, what became of a transaction whose COMMIT got no answer.
 
         A server that was started since then may have given the number to another transaction, if the old one was

@@ -30,7 +30,9 @@ class Part:
         return len(self.steps)
 
 
-QUEUE: Final = Part("queue", "jobs", "asyncqueue.stores.postgres", ("0001_queue.sql", "0002_scale.sql"))
+QUEUE: Final = Part(
+    "queue", "jobs", "asyncqueue.stores.postgres", ("0001_queue.sql", "0002_scale.sql", "0003_decided.sql")
+)
 
 
 def script(part: Part, step: str) -> str:

@@ -122,8 +122,9 @@ def local_settings(reply_ms: int) -> str:
 
 PING: Final = "SELECT 1"
 NOW: Final = "SELECT asyncqueue.now_ms()"
-XID: Final = "SELECT pg_current_xact_id_if_assigned()::text, pg_postmaster_start_time()"
-SERVER_START: Final = "SELECT pg_postmaster_start_time()"
+_SERVER: Final = "extract(epoch FROM pg_postmaster_start_time())::text"
+XID: Final = f"SELECT pg_current_xact_id_if_assigned()::text, {_SERVER}"
+SERVER_START: Final = f"SELECT {_SERVER}"
 XACT_STATUS: Final = "SELECT pg_xact_status($1::text::xid8)"
 SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
 
@@ -304,15 +305,19 @@ AND (SELECT 1 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = $7 AND 
 AND NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = ($2::text[])[1] AND paused)
 AND NOT EXISTS ({_SWEEPABLE})
 """  # noqa: S608 - a constant, joined from a constant
+# What changes when jobs that had ended may be live again: by a redrive, or on a server that was started anew.
+_ERA: Final = f"""
+concat_ws(' ', {_SERVER}, (
+  SELECT coalesce(sum(rows_now), 0)::bigint FROM asyncqueue.totals WHERE name = 'redrives'))
+"""  # noqa: S608 - a constant, joined from a constant
 # The first $3[n] eligible jobs of each queue $2[n] at level $7; $5 owner, $6 lease in ms. $8 is a fine bucket
 # before which the queue $2[1] has no live job, or NULL: entries of jobs that have ended stay in an index until the
-# next vacuum, and would all be passed over again. Given one, nothing is claimed unless that queue is alone. Also
-# what each job was before, for the history of a lease that was lost, and the queue's first fine bucket with a live
-# job.
+# next vacuum, and would all be passed over again. Given one, nothing is claimed unless that queue is alone and the
+# era is still $9. Also what each job was before, for the history of a lease that was lost, and `floor.Signs`.
 CLAIM: Final = f"""
 WITH picked AS MATERIALIZED (
   SELECT job.* FROM unnest($2::text[], $3::int[]) AS wanted(name, room)
-  CROSS JOIN (SELECT $7::int AS p WHERE $8::bigint IS NULL OR ({_ALONE})) AS level
+  CROSS JOIN (SELECT $7::int AS p WHERE $8::bigint IS NULL OR ($9::text = ({_ERA}) AND {_ALONE})) AS level
   CROSS JOIN LATERAL (
     SELECT found.* FROM {_FOUND.format(now=_NOW, lock="FOR UPDATE SKIP LOCKED", floor="$8::bigint")}
     LIMIT room) AS job)
@@ -322,10 +327,16 @@ FROM picked WHERE jobs.seq = picked.seq
 RETURNING jobs.id, qty, jobs.owner, jobs.token, jobs.attempts, lease_until, jobs.queue, kind, payload,
   jobs.priority, max_attempts, deadline, lease_until - {_NOW}, jobs.seq, picked.status, picked.token,
   picked.attempts, picked.owner, (
-    SELECT seq >> 7 FROM asyncqueue.jobs
-    WHERE due IS NOT NULL AND -priority = $7 AND queue = ($2::text[])[1]
-      AND seq >> 7 >= coalesce($8::bigint, '-9223372036854775808')
-    ORDER BY -priority, queue, seq >> 7 LIMIT 1) AS floor
+    SELECT concat_ws(' ',
+      coalesce((
+        SELECT seq >> 7 FROM asyncqueue.jobs
+        WHERE due IS NOT NULL AND -priority = $7 AND queue = ($2::text[])[1]
+          AND seq >> 7 >= coalesce($8::bigint, '-9223372036854775808')
+        ORDER BY -priority, queue, seq >> 7 LIMIT 1), 0),
+      coalesce(pg_sequence_last_value('asyncqueue.jobs_seq'::regclass), 0),
+      pg_snapshot_xmin(pg_current_snapshot()),
+      pg_current_xact_id_if_assigned(),
+      {_ERA})) AS signs
 """  # noqa: S608 - a constant, joined from constants
 
 SWEEP: Final = f"""

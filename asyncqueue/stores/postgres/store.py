@@ -28,9 +28,9 @@ from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
 from asyncqueue.stores.postgres import schema, statements
 from asyncqueue.stores.postgres.address import Address
-from asyncqueue.stores.postgres.connection import Connection, Database, Profile, is_gone
+from asyncqueue.stores.postgres.connection import Connection, Database, Profile, Xact, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
-from asyncqueue.stores.postgres.floor import Floor
+from asyncqueue.stores.postgres.floor import Floor, Sight, Signs
 from asyncqueue.stores.postgres.listen import Listener
 from asyncqueue.stores.postgres.turns import Turns
 from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
@@ -64,14 +64,16 @@ class PostgresTransaction:
         now_ms: int | None,
         rules: Rules,
         turns: Turns,
-        floor: Floor | None,
+        sight: Sight,
         render: Callable[[str], str],
     ) -> None:
         self._connection = connection
         self._now_ms = now_ms  # None: the server's clock
         self._rules = rules
         self._turns = turns
-        self.floor = floor  # to be kept once it is committed
+        self._before = sight.decided
+        self.sight = sight  # to be kept once it is committed
+        self.xact: Xact | None = None  # if a statement has told it
         self._render = render
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
@@ -116,9 +118,10 @@ class PostgresTransaction:
 
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """See `stores.base.Transaction`."""
-        taken = await self._take_above(self.floor, claim) if self.floor is not None else []
+        floor = self.sight.floor
+        taken = await self._take_above(floor, claim) if floor is not None else []
         if len(taken) < claim.limit:
-            self.floor = None
+            self.sight = self.sight._replace(floor=None)
             taken += await self._take_all(claim, claim.limit - len(taken))
         await self._remember(
             (row["id"], row[15], row[16], row[17], "lost", _LOST) for row in taken if row[14] == Status.LEASED
@@ -129,9 +132,9 @@ class PostgresTransaction:
         """Lease jobs of the only queue there is, if it still is; where it begins is known."""
         if not floor.holds or (claim.queues is not None and floor.queue not in claim.queues):
             return []
-        rows = await self._take(floor.level, {floor.queue: claim.limit}, claim, floor.bucket)
+        rows = await self._take(floor.level, {floor.queue: claim.limit}, claim, floor)
         if rows:
-            self.floor = floor.raised(rows)
+            self.sight = self.sight._replace(floor=floor.raised(_signs(rows), self.sight.decided))
         return rows
 
     async def _take_all(self, claim: Claim, limit: int) -> list[Any]:
@@ -147,16 +150,24 @@ class PostgresTransaction:
                 taken += await self._take_in_turns(level, limit - len(taken), claim)
             elif claim.queues is None or name in claim.queues:
                 rows = await self._take(level, {name: limit - len(taken)}, claim)
-                if not taken and level == levels[0][0]:
-                    self.floor = Floor.seen(rows, level, name)
+                if rows and not taken and level == levels[0][0]:
+                    floor = Floor.seen(level, name, _signs(rows), self.sight.decided)
+                    self.sight = self.sight._replace(floor=floor)
                 taken += rows
         return taken
 
-    async def _take(self, level: int, rooms: dict[str, int], claim: Claim, floor: int | None = None) -> list[Any]:
+    async def _take(
+        self, level: int, rooms: dict[str, int], claim: Claim, floor: Floor | None = None
+    ) -> list[Any]:
         """Lease up to so many jobs of each queue at this level; in the order of their seq."""
         kinds = None if claim.kinds is None else list(claim.kinds)
-        wanted = ([*rooms], [*rooms.values()], kinds)
-        rows = await self._timed(statements.CLAIM, *wanted, claim.owner, claim.lease_ms, level, floor)
+        wanted = ([*rooms], [*rooms.values()], kinds, claim.owner, claim.lease_ms, level)
+        known = (None, None) if floor is None else (floor.bucket, floor.era)
+        rows = await self._timed(statements.CLAIM, *wanted, *known)
+        if rows:
+            signs = _signs(rows)
+            self.xact = str(signs.xact), signs.server
+            self.sight = self.sight._replace(decided=self._before.after(signs))
         return sorted(rows, key=itemgetter("seq"))
 
     async def _take_in_turns(self, level: int, limit: int, claim: Claim) -> list[Any]:
@@ -274,7 +285,6 @@ class PostgresTransaction:
 
     async def redrive(self, redrives: Sequence[Redrive]) -> list[bool | NotDead]:
         """See `stores.base.Transaction`."""
-        self.floor = None
         first: dict[str, Redrive] = {}
         for redrive in redrives:
             first.setdefault(redrive.id, redrive)
@@ -360,7 +370,7 @@ class PostgresStore:
         self._clock = clock
         self._rules = rules
         self._turns = Turns()
-        self._floor: Floor | None = None
+        self._sight = Sight()
         self._listener = Listener(database)
 
     @classmethod
@@ -407,7 +417,7 @@ class PostgresStore:
 
     async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:  # noqa: ARG002
         """See `stores.base.Store`; `inline` makes no difference here."""
-        before = self._floor
+        before = self._sight
         made: list[PostgresTransaction] = []
 
         async def run(connection: Connection) -> T:
@@ -418,9 +428,9 @@ class PostgresStore:
             ]
             return await work(made[0])
 
-        result = await self._database.write(run)
-        if made[0].floor is not before:
-            self._floor = made[0].floor
+        result = await self._database.write(run, lambda: made[0].xact)
+        if made[0].sight is not before:
+            self._sight = made[0].sight
         return result
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
@@ -524,6 +534,10 @@ class PostgresStore:
 
     def _now_ms(self) -> int | None:
         return None if self._clock is None else self._clock.now_ms()
+
+
+def _signs(rows: Sequence[Any]) -> Signs:
+    return Signs.read(rows[0]["signs"])  # each row has the same
 
 
 def _ended(ticket: Ticket, outcome: str, failure: FailedAttempt | None) -> Ended:
