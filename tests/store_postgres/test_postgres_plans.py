@@ -1,10 +1,12 @@
 """Hot statements stay on their indexes: in plans made once, for a table whose statistics know nothing of it."""
 
+import json
 import re
 
 import asyncpg
 import pytest
 
+from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.connection import in_schema
@@ -30,7 +32,8 @@ PLANS = {
     "EXISTING": ((["a"],), {"jobs_id_key"}),
     "PURGE": ((None, "done", 0, 10), {"jobs_ended", "jobs_pkey"}),
     "PURGE_HISTORY": ((["a"],), {"attempts_by_id"}),
-    "NEXT_DUE": ((None, None), {"jobs_turn_coarse", "queues_pkey"}),
+    "NEXT_DUE": ((None,), {"jobs_turn_coarse", "queues_pkey"}),
+    "NEXT_DUE_OF_QUEUES": ((None, ["default"]), {"jobs_turn_coarse", "queues_pkey"}),
     "DUE_BY_QUEUE": ((), {"jobs_turn_coarse", "queues_pkey"}),
     "LIST": ((None, None, None, None, None, None, None, 0, 10), {"jobs_pkey"}),
     "LIST_DEAD": ((None, "dead", None, None, None, None, None, 0, 10), {"jobs_dead"}),
@@ -60,6 +63,33 @@ async def test_hot_statement_walks_its_indexes_and_no_table(explain, name):
     assert set(re.findall(r"(?:using|Scan on) (\w+_(?:\w+))", plan)) >= indexes, plan
     assert "Seq Scan on jobs" not in plan
     assert "Seq Scan on attempts" not in plan
+
+
+async def test_next_due_of_some_queues_asks_no_other_ones(own_url):
+    async with Queue.open(own_url) as queue:
+        await queue.enqueue_many(
+            [
+                NewJob(f"j{n}", 1, queue=f"q{n:03}", priority=n % 3, delay_ms=3_600_000 + 1_000 * n)
+                for n in range(300)
+            ]
+        )
+        assert 3_600_000 < await queue.next_due_ms(["q100", "q200", "none"]) <= 3_700_000
+    connection = await asyncpg.connect(server_of(own_url), server_settings=statements.settings(10_000))
+    sql = in_schema(statements.NEXT_DUE_OF_QUEUES, schema_of(own_url))
+    (row,) = await connection.fetch(
+        f"EXPLAIN (ANALYZE, TIMING off, FORMAT json) {sql}", None, ["q100", "q200", "none"]
+    )
+    await connection.close()
+    looks = [node for node in nodes(json.loads(row[0])[0]["Plan"]) if node.get("Relation Name") == "jobs"]
+    assert looks
+    assert sum(node["Actual Loops"] for node in looks) <= 16  # 4 for the levels, 9 for three queues, 2 behind jobs
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in looks) <= 5
+
+
+def nodes(plan):
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)
 
 
 async def test_claim_sorts_no_more_than_a_bucket(explain):

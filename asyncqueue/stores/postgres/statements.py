@@ -51,6 +51,7 @@ __all__ = [
     "MOVE_UNSEAL",
     "NEXT_DUE",
     "NEXT_DUE_OF_KINDS",
+    "NEXT_DUE_OF_QUEUES",
     "NOTE",
     "NOW",
     "OUTBOX_LOOK",
@@ -540,7 +541,24 @@ WITH RECURSIVE walk(p, q, b, due) AS (
 """
 NEXT_DUE: Final = f"""{_WALK}
 SELECT min(due), {_NOW} FROM walk WHERE NOT EXISTS (SELECT FROM asyncqueue.queues WHERE name = q AND paused)
-  AND ($2::text[] IS NULL OR q = ANY($2::text[]))
+"""  # noqa: S608 - a constant, joined from constants
+# The same of the queues $2: a seek for each of them at each level, and for each of their buckets, whatever other
+# queues there are.
+NEXT_DUE_OF_QUEUES: Final = f"""
+WITH RECURSIVE {_LEVELS}
+SELECT min(due), {_NOW} FROM unnest($2::text[]) AS wanted(name) CROSS JOIN levels
+CROSS JOIN LATERAL (
+  WITH RECURSIVE walk(b, due) AS (
+    (SELECT seq >> 14, due FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue = name
+     ORDER BY -priority, queue, seq >> 14, due LIMIT 1)
+    UNION ALL
+    SELECT further.* FROM walk CROSS JOIN LATERAL (
+      SELECT seq >> 14, due FROM asyncqueue.jobs
+      WHERE due IS NOT NULL AND -priority = p AND queue = name AND seq >> 14 > b
+      ORDER BY -priority, queue, seq >> 14, due LIMIT 1) AS further
+  )
+  SELECT due FROM walk) AS bucket
+WHERE NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = wanted.name AND paused)
 """  # noqa: S608 - a constant, joined from constants
 DUE_BY_QUEUE: Final = f"""{_WALK}
 SELECT q, min(due) FROM walk WHERE NOT EXISTS (SELECT FROM asyncqueue.queues WHERE name = q AND paused) GROUP BY q

@@ -462,7 +462,7 @@ class PostgresStore:
         for queue, status, jobs in await self._database.read(statements.STATS):
             queues.setdefault(queue, dict.fromkeys(map(str, Status), 0))[status] = jobs
         totals = {str(status): sum(counts[status] for counts in queues.values()) for status in Status}
-        ((due, now_ms),) = await self._database.read(statements.NEXT_DUE, self._now_ms(), None)
+        ((due, now_ms),) = await self._database.read(statements.NEXT_DUE, self._now_ms())
         ((redrives,),) = await self._database.read(statements.REDRIVES)
         details = await self._details(list(queues), now_ms) if detail else {}
         paused = tuple(name for name, is_paused in (await self.queues()).items() if is_paused)
@@ -511,7 +511,10 @@ class PostgresStore:
     ) -> int | None:
         """See `stores.base.Store`."""
         names = None if queues is None else list(queues)
-        ((due, now_ms),) = await self._database.read(statements.NEXT_DUE, self._now_ms(), names)
+        if names is None:
+            ((due, now_ms),) = await self._database.read(statements.NEXT_DUE, self._now_ms())
+        else:
+            ((due, now_ms),) = await self._database.read(statements.NEXT_DUE_OF_QUEUES, self._now_ms(), names)
         if kinds is not None and due is not None:  # else nobody's job is live
             asked = (self._now_ms(), names, list(kinds))
             ((due, now_ms),) = await self._database.read(statements.NEXT_DUE_OF_KINDS, *asked)
