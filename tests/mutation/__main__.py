@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import random
 import re
 import signal
@@ -9,8 +10,10 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+from tests import postgres_server
 from tests.mutation.judge import ROOT, Judge
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.targets import TARGETS, Target
@@ -51,8 +54,15 @@ def _one(target: Target, options: argparse.Namespace) -> tuple[int, int]:
     random.Random(options.seed).shuffle(mutants)
     mutants = mutants[options.skip :][: options.sample or None]
     killed = judged = 0
-    with tempfile.TemporaryDirectory() as scratch, contextlib.suppress(_CutOff):
-        judge = Judge(target.file, target.tests, Path(scratch), jobs=options.jobs, slowest_s=options.slowest)
+    with tempfile.TemporaryDirectory() as scratch, _server(target), contextlib.suppress(_CutOff):
+        judge = Judge(
+            target.file,
+            target.tests,
+            Path(scratch),
+            jobs=options.jobs,
+            slowest_s=options.slowest,
+            chosen=target.chosen,
+        )
         name = re.sub(r"\W+", "-", str(target))
         tests = judge.prepare(options.memory and options.memory / f"{name}.json")
         print(f"{target}: {len(every)} mutants, {equivalent} of them equivalent; {tests} tests", flush=True)
@@ -69,6 +79,21 @@ def _one(target: Target, options: argparse.Namespace) -> tuple[int, int]:
 
 def _print_survivor(mutant: Mutant) -> None:
     print(f"  survived: line {mutant.line}, {mutant.place}\n    - {mutant.was}\n    + {mutant.now}", flush=True)
+
+
+@contextlib.contextmanager
+def _server(target: Target) -> Iterator[None]:
+    """Let the tests of all mutants share a server, if they need one and none is given."""
+    if target.on == "sqlite" or postgres_server.GIVEN in os.environ:
+        yield
+        return
+    server = postgres_server.Server.made()
+    try:
+        os.environ[postgres_server.GIVEN] = server.start().url
+        yield
+    finally:
+        os.environ.pop(postgres_server.GIVEN, None)
+        server.remove()
 
 
 class _CutOff(BaseException):

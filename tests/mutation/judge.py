@@ -96,6 +96,8 @@ class _Running:
 class Judge:
     """Judges mutants of the file `target` by `tests`, of which those slower than `slowest_s` are left out.
 
+    `chosen` says which of `tests` judge, in the words of pytest's `-k`.
+
     A mutant that takes longer than `limit_s` (by default much longer than the unbroken tests did) is killed by it.
     """
 
@@ -109,11 +111,13 @@ class Judge:
         slowest_s: float,
         limit_s: float | None = None,
         root: Path = ROOT,
+        chosen: str = "not postgres",
     ) -> None:
         self._target = target
         self._tests = tests
         self._copies = [scratch / f"copy{number}" for number in range(jobs)]
         self._root = root
+        self._chosen = chosen
         self._slowest_s = slowest_s
         self._seconds: dict[str, float] = {}
         self._reach: dict[str, dict[str, list[str]]] = {}
@@ -194,7 +198,8 @@ class Judge:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setsid()
             try:
-                told = _run(copy, self._target, self._tests, order, max(_TEST_S_MIN, 8 * self._slowest_s))
+                limit_s = max(_TEST_S_MIN, 8 * self._slowest_s)
+                told = _run(copy, self._target, self._tests, self._chosen, order, limit_s)
             except BaseException as error:  # noqa: BLE001 - told to the parent
                 told = {"failed": f"the run itself: {error!r}"}
             with open(write, "wb") as pipe:  # noqa: PTH123 - a descriptor
@@ -217,8 +222,13 @@ class Judge:
         return Verdict(one.mutant, by, spent)
 
 
-def _run(
-    copy: Path, target: str, tests: Sequence[str], order: dict[str, float] | None, test_s_max: float
+def _run(  # noqa: PLR0917 - called in one place
+    copy: Path,
+    target: str,
+    tests: Sequence[str],
+    chosen: str,
+    order: dict[str, float] | None,
+    test_s_max: float,
 ) -> dict[str, Any]:
     os.chdir(copy)
     quiet = os.open(os.devnull, os.O_RDWR)
@@ -236,9 +246,7 @@ def _run(
     reach = Reach(copy, target)
     files = sorted({test.partition("::")[0] for test in order}) if order else tests
     limit = ["--timeout", str(test_s_max)] if order else []
-    code = pytest.main(
-        [*_OPTIONS, *limit, "-k", "not postgres", *files], plugins=[told, *([] if order else [reach])]
-    )
+    code = pytest.main([*_OPTIONS, *limit, "-k", chosen, *files], plugins=[told, *([] if order else [reach])])
     failed = told.failed or (None if code == pytest.ExitCode.OK else f"pytest ended by {code!r}")
     return {"failed": failed} if order else {"failed": failed, "seconds": told.seconds, "reach": reach.told()}
 

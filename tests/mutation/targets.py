@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from tests.mutation.operators import Mutant
 
@@ -16,6 +16,12 @@ class Target:
     file: str
     tests: tuple[str, ...]
     named: str = ""
+    on: Literal["sqlite", "postgres"] = "sqlite"
+
+    @property
+    def chosen(self) -> str:
+        """Which of the tests judge, in the words of pytest's `-k`."""
+        return "postgres" if self.on == "postgres" else "not postgres"
 
     def has(self, mutant: Mutant) -> bool:
         """Tell whether a mutant of the file is one of this target."""
@@ -26,8 +32,9 @@ class Target:
 
 
 _STATEMENTS: Final = "asyncqueue/stores/sqlite/statements.py"
+_ON_POSTGRES: Final = "asyncqueue/stores/postgres/statements.py"
 _OF_CONTRACT: Final = "CONTRACT_"
-_OF_MOVES: Final = "_?MOVE|_SEALED"
+_OF_MOVES: Final = "_?MOVE|_SEALED|_NUMBERED"
 # The order is that of the damage that a fault there would do.
 TARGETS: Final = (
     Target("asyncqueue/lifecycle.py", ("tests/unit/test_lifecycle.py", "tests/store/test_store_lifecycle.py")),
@@ -55,6 +62,10 @@ TARGETS: Final = (
             )
         ),
     ),
+    Target(
+        _ON_POSTGRES, ("tests/store", "tests/store_postgres", "tests/queue"), f"(?!{_OF_MOVES})", on="postgres"
+    ),
+    Target(_ON_POSTGRES, ("tests/move/test_move.py",), _OF_MOVES, on="postgres"),
     Target("receiver/inbox.py", ("tests/receiver",)),
     Target("receiver/stores/sqlite/statements.py", ("tests/receiver",)),
     Target("asyncqueue/stores/shield.py", ("tests/store_sqlite", "tests/contract/test_contract_cancellation.py")),
