@@ -192,8 +192,7 @@ class Batcher(Generic[Request, Answer]):
             raise
         finally:
             # at once: whoever comes before the event loop notices that this task is over must find the lane free
-            if (lane := asyncio.current_task()) is not None:
-                self._lanes.discard(lane)
+            self._lanes.difference_update((asyncio.current_task(),))
 
     async def _run_batch(self, batch: Batch[Request, Answer]) -> None:
         for _ in range(_TURNS):
