@@ -348,9 +348,7 @@ class PostgresTransaction:
         await self._connection.execute(statements.HISTORY_BEGIN)
         try:
             await self._timed(statements.HISTORY_APPEND, *_columns(rows, 8))
-        except asyncpg.PostgresError:
-            if is_gone(self._connection):
-                raise
+        except asyncpg.PostgresError:  # if the connection is lost, too, the next statement says so
             await self._connection.execute(statements.HISTORY_UNDO)
         await self._connection.execute(statements.HISTORY_END)
 
