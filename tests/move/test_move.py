@@ -33,6 +33,12 @@ def stop_after(rows):
     return told
 
 
+NUMBER_TAKEN = {
+    "postgres": "SELECT nextval('jobs_seq')",
+    "sqlite": "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'jobs'",
+}
+
+
 async def half_moved(source, target, monkeypatch, rows=50):
     monkeypatch.setattr(moving, "_ROWS_MAX", 16)
     with pytest.raises(Stopped):
@@ -239,6 +245,39 @@ async def test_a_table_of_a_service_that_has_the_name_of_ours_is_left_alone(pair
     }
 
 
+async def test_an_empty_queue_that_was_moved_away_is_no_target(pair, new_url):
+    source, target = pair
+    async with Queue.open(source):
+        pass
+    await moved(source, target)
+    with pytest.raises(ConfigError, match=r"was moved to .* and stays closed"):
+        await moved(target, source)
+    async with Queue.open(target) as queue:
+        assert await queue.enqueue("still-open", 1)
+
+
+async def test_a_move_that_is_done_or_another_ones_is_not_undone(pair, monkeypatch):
+    source, target = pair
+    await fill(source, 50)
+    await half_moved(source, target, monkeypatch, 16)
+    async with sides(source, target) as (old, new):
+        begun = await new.mark()
+        assert begun is not None
+        half = await new.count("jobs")
+        assert await new.empty("another", "jobs", 99) == 0
+        await new.unseal("another")
+        await old.unseal("another")
+        assert (await new.mark(), await new.count("jobs")) == (begun, half)
+        await move(old, new, quiet)
+        await old.unseal(begun.move)
+        await new.unseal(begun.move)
+        assert await new.empty(begun.move, "jobs", 99) == 0
+    assert dump(target) == dump(source)
+    async with Queue.open(source) as queue:
+        with pytest.raises(StoreMoved):
+            await queue.enqueue("new", 1)
+
+
 async def test_what_does_not_exist_is_not_moved(pair):
     source, target = pair
     with pytest.raises(NotAQueue):
@@ -265,9 +304,20 @@ async def test_a_move_that_is_given_up_gives_the_source_back_and_empties_the_tar
             await abandon(old, new)
 
 
-@pytest.mark.parametrize("change", ["UPDATE jobs SET token = token + 1 WHERE id = 'm7'", "DELETE FROM redrives"])
-async def test_a_copy_that_differs_is_told_and_never_opened(pair, monkeypatch, change):
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("UPDATE jobs SET token = token + 1 WHERE id = 'm7'", "jobs 8 differs from the source or is missing"),
+        ("DELETE FROM redrives", "redrives 1 differs from the source or is missing"),
+        ("INSERT INTO queues (name) VALUES ('zero')", "queues 'zero' is in no row of the source"),
+        (NUMBER_TAKEN, "the numbers of its rows do not go on where the source's end"),
+    ],
+    ids=["changed", "missing", "more", "number"],
+)
+async def test_a_copy_that_differs_is_told_and_never_opened(pair, monkeypatch, change, words):
     source, target = pair
+    if change is NUMBER_TAKEN:
+        change = NUMBER_TAKEN["postgres" if target.startswith("postgresql:") else "sqlite"]
     await fill(source)
     plain = moving._compared
 
@@ -278,7 +328,7 @@ async def test_a_copy_that_differs_is_told_and_never_opened(pair, monkeypatch, c
         return await plain(*arguments)
 
     monkeypatch.setattr(moving, "_compared", spoilt)
-    with pytest.raises(StoreError, match="differs from the source or is missing"):
+    with pytest.raises(StoreError, match=words):
         await moved(source, target)
     async with Queue.open(target) as queue:
         with pytest.raises(StoreMoved):

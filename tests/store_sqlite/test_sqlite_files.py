@@ -454,6 +454,19 @@ async def test_file_that_the_system_does_not_make_is_refused_at_open(path, monke
     assert names(path.parent) == []
 
 
+async def test_file_that_somebody_makes_at_the_same_moment_is_used(path, monkeypatch):
+    opened = os.open
+
+    def beaten(where, flags, *mode):
+        if flags & os.O_EXCL:
+            os.close(opened(where, flags & ~os.O_EXCL, *mode))
+        return opened(where, flags, *mode)
+
+    monkeypatch.setattr(os, "open", beaten)
+    async with Queue.open(path) as queue:
+        assert await queue.enqueue("a", 1)
+
+
 async def test_sqlite_that_is_too_old_is_refused_before_the_file_is_made(path, monkeypatch):
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 37, 2))
     with pytest.raises(ConfigError, match=r"is too old: 3\.38 or newer is needed"):
