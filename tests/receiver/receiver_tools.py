@@ -110,10 +110,11 @@ def check_whole(url):
 class Receiver:
     """A real receiver process."""
 
-    def __init__(self, path, *flags, script=("-m", "receiver"), env=None):
+    def __init__(self, path, *flags, script=("-m", "receiver"), env=None, stdin=None):
         self.process = subprocess.Popen(
             [sys.executable, *script, str(path), "--port", "0", *flags],
             cwd=ROOT,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
@@ -137,6 +138,8 @@ class Receiver:
     def close(self):
         self.process.kill()
         self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         self.process.stdout.close()
         self.process.stderr.close()
 

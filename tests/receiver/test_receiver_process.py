@@ -385,3 +385,19 @@ def test_the_ready_line_is_words_on_a_terminal(tmp_path):
         assert process.wait(20) == 0
     os.close(ours)
     assert line.startswith(b"receiver is ready at http://127.0.0.1:")
+
+
+async def test_with_stop_with_stdin_it_lives_as_long_as_its_parent(tmp_path):
+    path = tmp_path / "inbox.db"
+    async with running(path, "--stop-with-stdin", stdin=subprocess.PIPE) as receiver:
+        receiver.process.stdin.write(b"words mean nothing")
+        receiver.process.stdin.flush()
+        assert (await post(receiver.port, "a")).result == "accepted"
+        receiver.process.stdin.close()
+        assert await receiver.ended() == 0
+    assert totals_of(path)[:2] == (1, 1)
+
+
+async def test_with_stop_with_stdin_and_no_parent_to_hear_of_it_stops_at_once(tmp_path):
+    async with running(tmp_path / "inbox.db", "--stop-with-stdin", stdin=subprocess.DEVNULL) as receiver:
+        assert await receiver.ended() == 0
