@@ -73,3 +73,34 @@ async def test_drain_ends_when_another_process_has_ended_its_job(news, own_url):
         await until(lambda: dispatcher._claim.idle)
         await queue.finish(leased, "ok")
         await draining
+
+
+async def test_alarm_rings_once_when_another_process_has_jobs_that_wait(news, own_url):
+    queue, _since = news
+    rung = []
+    await queue.version()  # it listens from now on
+    assert queue.alarm(lambda: rung.append(None))
+    async with Queue.open(own_url) as other:
+        for job_id in "ab":
+            before = await queue.version()
+            await other.enqueue(job_id, 1)
+            await until(lambda: rung)
+
+            async def is_news(before=before):
+                return await queue.version() != before
+
+            await until(is_news)
+    assert len(rung) == 1
+
+
+async def test_alarm_that_can_hear_no_more_rings_and_there_is_none_until_somebody_listens_again(news):
+    queue, _since = news
+    listener, rung = queue._store._listener, []
+    assert not queue.alarm(lambda: rung.append("too early"))
+    await queue.version()
+    assert queue.alarm(lambda: rung.append("lost"))
+    listener._connection.terminate()
+    assert not queue.alarm(lambda: rung.append("too late"))
+    await queue.version()  # finds it out, and listens anew
+    assert rung == ["lost"]
+    assert queue.alarm(lambda: None)
