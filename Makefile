@@ -55,7 +55,7 @@ docs: $(STAMP)  ## Write docs/lifecycle.md, queue.md, cli.md and reliability.md 
 	$(BIN)/python docs/make_reliability.py
 
 coverage: $(STAMP)  ## Branch coverage: 100 % of lifecycle, worker and stores, 95 % of dispatcher and receiver
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report= $(COVERING) $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout=300 --cov --cov-report= $(COVERING) $(ARGS)
 	$(BIN)/coverage report --fail-under=100 --include='asyncqueue/lifecycle.py,asyncqueue/worker.py,asyncqueue/stores/*'
 	$(BIN)/coverage report --fail-under=95 --include='asyncqueue/dispatcher/*'
 	$(BIN)/coverage report --fail-under=95 --include='receiver/*'

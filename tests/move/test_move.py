@@ -2,16 +2,20 @@
 
 import sqlite3
 from contextlib import closing
+from types import SimpleNamespace
 
+import psycopg
 import pytest
 from move_tools import dump, fill, moved, sides
 
 from asyncqueue import worker
+from asyncqueue.clock import ManualClock
 from asyncqueue.errors import ConfigError, NotAQueue, StoreBusy, StoreError, StoreMoved
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 from asyncqueue.stores import move as moving
 from asyncqueue.stores.move import abandon, move
+from asyncqueue.stores.sqlite import moving as moving_sqlite
 from tests.store.raw import raw_of
 
 
@@ -126,6 +130,22 @@ async def test_live_leases_are_refused_and_leave_both_sides_as_they_were(pair):
         await moved(source, target)
     async with Queue.open(target) as queue:
         assert (await queue.get("a")).status == "done"
+
+
+async def test_leases_of_a_file_count_until_their_very_end_and_the_last_is_told(new_url, monkeypatch):
+    source, target = new_url("sqlite"), new_url("sqlite")
+    clock = ManualClock(1_700_000_000_000)
+    async with Queue.open(source, clock=clock) as queue:
+        for lease_ms in (1_000, 3_000, 2_000):
+            await queue.enqueue(f"lease{lease_ms}", 1)
+            await queue.claim("w", lease_ms=lease_ms)
+    monkeypatch.setattr(moving_sqlite, "time", SimpleNamespace(time_ns=lambda: clock.now_ms() * 1_000_000))
+    for advance_ms, leased in ((1_999, 2), (1, 1), (999, 1)):
+        clock.advance(advance_ms)
+        with pytest.raises(StoreBusy, match=f"{leased} jobs are leased, the last until 1700000003000 ms"):
+            await moved(source, target)
+    clock.advance(1)
+    await moved(source, target)
 
 
 async def test_leases_that_are_moved_run_out_and_come_again_under_a_higher_token(pair):
@@ -243,6 +263,22 @@ async def test_a_table_of_a_service_that_has_the_name_of_ours_is_left_alone(pair
     assert {table: rows for table, rows in dump(source).items() if table != "jobs"} == {
         table: rows for table, rows in before.items() if table != "jobs"
     }
+
+
+async def test_no_table_of_a_moved_source_takes_a_change_by_whoever_writes(pair):
+    source, target = pair
+    await fill(source)
+    await moved(source, target)
+    before, raw = dump(source), raw_of(source)
+    for table in before:
+        for change in (
+            f"INSERT INTO {table} DEFAULT VALUES",
+            f"UPDATE {table} SET {'name' if table == 'queues' else 'id'} = 'x'",
+            f"DELETE FROM {table}",
+        ):
+            with pytest.raises((sqlite3.IntegrityError, psycopg.Error), match="was moved"):
+                raw.execute(change)
+    assert dump(source) == before
 
 
 async def test_an_empty_queue_that_was_moved_away_is_no_target(pair, new_url):

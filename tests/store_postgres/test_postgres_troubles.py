@@ -52,6 +52,24 @@ async def test_effect_that_hides_an_error_of_the_database_is_undone_and_told(que
     assert await queue.finish(leased, "ok") is Status.DONE
 
 
+async def test_transaction_of_an_effect_is_a_savepoint_that_it_may_undo(queue, postgres_url):
+    (leased,) = await queue.claim("w")
+    raw = raw_of(postgres_url)
+    raw.execute("CREATE TABLE kept (name TEXT)")
+
+    async def work(connection):
+        await connection.execute("INSERT INTO kept VALUES ('before')")
+        with suppress(asyncpg.DivisionByZeroError):
+            async with connection.transaction():
+                await connection.execute("INSERT INTO kept VALUES ('undone')")
+                await connection.execute("SELECT 1 / 0")
+        async with connection.transaction():
+            await connection.execute("INSERT INTO kept VALUES ('after')")
+
+    assert await queue.finish(leased, "ok", effect=work) is Status.DONE
+    assert raw.select("SELECT name FROM kept") == [("before",), ("after",)]
+
+
 async def lose(connection):
     try:
         await connection.execute(DIE)
