@@ -574,3 +574,19 @@ async def test_a_bad_item_that_is_alone_in_its_batch_is_tried_once(queue, transa
     with pytest.raises(InvalidJob):
         await queue._batches.enqueue([NewJob("bad", 1, kind={"a", "set"})])
     assert transactions["count"] == 1
+
+
+async def test_caller_that_is_cancelled_as_its_answer_arrives_is_cancelled_and_no_more():
+    cancelled = []
+
+    async def run(batch):
+        asked = batch.close()
+        asyncio.get_running_loop().call_soon(
+            lambda: cancelled.append(task.cancel())
+        )  # after the answer, before its waiter
+        return asked
+
+    task = asyncio.ensure_future(Batcher(run).submit("a"))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cancelled == [True]
