@@ -590,3 +590,18 @@ async def test_caller_that_is_cancelled_as_its_answer_arrives_is_cancelled_and_n
     with pytest.raises(asyncio.CancelledError):
         await task
     assert cancelled == [True]
+
+
+async def test_batches_whose_task_was_cancelled_before_it_began_are_not_waited_for():
+    """As by an event loop that ends: everything in it is cancelled, then the queue is closed."""
+
+    async def run(batch):
+        return batch.close()
+
+    batcher = Batcher(run)
+    batcher.post("a")
+    (lane,) = [task for task in asyncio.all_tasks() if task.get_name() == "asyncqueue-batches"]
+    lane.cancel()
+    async with asyncio.timeout(5):
+        await batcher.settle()
+    assert lane.cancelled()
