@@ -30,9 +30,9 @@ CONCURRENCY = 64
 RAW = "raw aiohttp loop"
 HTTPX = "raw httpx loop"
 PRODUCT = "asyncqueue, one job a request"
-BATCH = "asyncqueue, up to 128 jobs a request"
+BATCH = "asyncqueue, up to 256 jobs a request"
 BOTH = "asyncqueue, inbox on the server, too"
-BATCH_JOBS = 128
+BATCH_JOBS = 256
 BATCHES = 4  # requests of that size in flight
 HEADERS = {"Content-Type": "application/json"}
 
