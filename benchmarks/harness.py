@@ -20,6 +20,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from asyncqueue.eventloop import collect_seldom
+
 __all__ = [
     "ROOT",
     "Bench",
@@ -154,7 +156,8 @@ def say(text: str) -> None:
 
 
 def run_async(work: Coroutine[Any, Any, T], loop: str = "asyncio") -> T:
-    """Run `work` on a fresh event loop of the kind named, `asyncio` or `uvloop`."""
+    """Run `work` on a fresh event loop of the kind named, `asyncio` or `uvloop`, as a process of our own would."""
+    collect_seldom()
     if loop == "asyncio":
         return asyncio.run(work)
     try:

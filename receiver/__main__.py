@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from asyncqueue.errors import AsyncQueueError, ConfigError, NotAQueue, StoreDenied
-from asyncqueue.eventloop import loop_factory
+from asyncqueue.eventloop import collect_seldom, loop_factory
 
 __all__ = ["main"]
 
@@ -107,6 +107,7 @@ def cli(**options: Any) -> None:
 
     Example: python -m receiver inbox.db --port 8080
     """
+    collect_seldom()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(**options))
 

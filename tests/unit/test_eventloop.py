@@ -50,3 +50,36 @@ def test_unknown_loop_is_a_usage_error_in_one_line(name, tmp_path):
     assert run.returncode == 2
     assert run.stderr.count("\n") == 1
     assert LOOP in run.stderr
+
+
+def output_of(code):
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30
+    )
+    return run.stdout.split(), run.stderr
+
+
+def test_the_collector_looks_seldom_and_leaves_what_is_there_alone():
+    printed, _errors = output_of(
+        "import gc; from asyncqueue.eventloop import collect_seldom; rest = gc.get_threshold()[1:];"
+        "collect_seldom();"
+        "print(gc.get_threshold()[0], gc.get_threshold()[1:] == rest, gc.get_freeze_count() > 1_000, gc.isenabled())"
+    )
+    assert printed == ["10000", "True", "True", "True"]
+
+
+@pytest.mark.parametrize(
+    ("module", "call"),
+    [
+        ("asyncqueue.cli.dispatching", "run(type('Settings', (), {'processes': 1}))"),
+        ("receiver.__main__", "cli(['inbox.db'])"),
+    ],
+    ids=COMMANDS,
+)
+def test_the_processes_of_the_command_line_do_so_before_they_begin(module, call):
+    printed, errors = output_of(
+        f"import {module} as it; it.collect_seldom = lambda: print('seldom'); it.loop_factory = lambda: 1 / 0;"
+        f"it.{call}"
+    )
+    assert "ZeroDivisionError" in errors
+    assert printed == ["seldom"]
