@@ -706,6 +706,8 @@ def _check_ticket(given: object, kind: type[Report | Renew | Release | Note]) ->
 
 def _check_report(report: Report) -> None:
     _check_ticket(report, Report)
+    if report.outcome == "ok" and report.delay_ms == 0:  # nearly all, and each is checked inside a transaction
+        return
     _check_outcome(report.outcome)
     _check_effect(report.outcome, report.effect)
     check_int("delay_ms", report.delay_ms, PRODUCT.delay_ms)

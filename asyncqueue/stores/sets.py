@@ -49,6 +49,8 @@ def parts(reports: Sequence[Report]) -> list[list[Report]]:
 
 def by_rounds(items: list[tuple[Any, ...]]) -> list[list[tuple[int, tuple[Any, ...]]]]:
     """Split `items` (id first) so that no id comes twice in a round; each with its place in `items`."""
+    if len({item[0] for item in items}) == len(items):
+        return [list(enumerate(items))] if items else []
     rounds: list[list[tuple[int, tuple[Any, ...]]]] = []
     seen: dict[str, int] = {}
     for place, item in enumerate(items):
