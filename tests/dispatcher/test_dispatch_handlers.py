@@ -183,7 +183,7 @@ async def test_no_task_vanishes_under_a_collector_that_never_rests__kind_49(file
     queue = file_queue  # each turn of the loop costs a collection here, so the store must take few turns
     await fill(queue, 40)
     hands = Hands()
-    dispatcher = Dispatcher(queue, hands, concurrency=8, lease_ms=1_500)
+    dispatcher = Dispatcher(queue, hands, concurrency=8, lease_ms=3_000)
     verbs = Verbs(queue, "renew_many")
     async with running(dispatcher):
         await until(lambda: gc.collect() * 0 + verbs.calls["renew_many"] >= 4)
