@@ -148,7 +148,7 @@ def _split(body: bytes) -> Iterable[str]:
 
 
 def _texts(text: str) -> list[str]:
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(parse_int=str, parse_float=str)  # a number of any length: only its end matters here
     texts: list[str] = []
     place = _after_space(text, 0)
     if text[place] != "[":

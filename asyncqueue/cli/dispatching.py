@@ -80,7 +80,7 @@ def _dispatcher(queue: Queue, settings: DispatchSettings, events: Events) -> Dis
         settings.url,
         ack=settings.ack,
         timeout_ms=settings.timeout_ms,
-        connect_timeout_ms=settings.connect_ms,
+        connect_timeout_ms=settings.connect_timeout_ms,
         batch=settings.batch,
         events=events,
     )

@@ -10,7 +10,6 @@ from asyncqueue.job import Range, check_id, check_int
 __all__ = ["DispatchSettings", "child_command"]
 
 _PROCESSES: Final = Range(1, 64)
-_CONNECT_MS: Final = 3_000
 _NUMBERS: Final = (
     "concurrency",
     "batch",
@@ -52,12 +51,6 @@ class DispatchSettings:
     force_wal: bool = False
     stop_with_stdin: bool = False
     json_: bool = False
-
-    @property
-    def connect_ms(self) -> int:
-        """Return the connect timeout: as given, else 3 s, never more than the whole timeout."""
-        given = self.connect_timeout_ms
-        return min(_CONNECT_MS, self.timeout_ms) if given is None else given
 
     def check(self) -> None:
         """Raise `InvalidJob` or `ConfigError` for a value that nobody else checks, or not soon enough."""

@@ -13,7 +13,6 @@ __all__ = ["ClaimChore", "kinds_of"]
 
 
 _DRY_S = 0.05  # how soon a lane that had nothing is asked again while other lanes are busy
-_RUNG_S = 0.001  # how soon it is looked again after an alarm that came before its commit, growing
 _ALARMED_S = 0.25  # how often it is looked though there is an alarm
 _MISS_PAUSE_S = 0.005
 _MISS_PAUSE_MAX_S = 1.0
@@ -221,12 +220,11 @@ class ClaimChore:
         return min(poll_s, max(0.001, remaining_s), self._rest_ends_s() or poll_s)
 
     def _poll_pause_s(self) -> float:
-        """Return how long the version need not be asked for: after an alarm hardly at all, then longer."""
+        """Return how long the version need not be asked for: an alarm may come before its commit can be seen."""
         if not self._is_alarmed:
             return self._poll_s
         since_s = asyncio.get_running_loop().time() - self._rung_at
-        pause_s = max(_RUNG_S, min(since_s, _ALARMED_S))
-        return pause_s if since_s < self._poll_s else max(pause_s, self._poll_s)
+        return max(self._poll_s, min(since_s, _ALARMED_S))
 
     def _rung(self) -> None:
         """Look, but not sooner than the poll would."""

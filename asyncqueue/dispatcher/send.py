@@ -27,6 +27,7 @@ __all__ = ["Ack", "HttpSender"]
 Ack = Literal["echo", "status"]
 
 TIMEOUT_MS: Final = Range(1, 24 * 3600 * 1000)
+CONNECT_TIMEOUT_MS: Final = 3_000
 BATCH: Final = Range(1, wire_batch.ITEMS_MAX)
 _PATIENCE_PART: Final = 0.1  # of the timeout: the longest that a job waits for company
 # An idle connection is dropped well before the receiver drops it (15 s and up), so that a POST rarely meets a
@@ -51,9 +52,9 @@ class HttpSender:
 
     `url` is http or https with a host, without credentials and fragment. `ack="echo"` acknowledges only a 2xx
     that echoes id and qty (`wire.is_ack`), `ack="status"` any 2xx. `timeout_ms` 1 ms to 24 h is for the whole
-    exchange, `connect_timeout_ms` 1..timeout_ms for name lookup, connect and TLS. `clock` is for a queue that was
-    given one: the same; without it, deadlines are reckoned from the lease, by the store's clock. Concurrency is
-    the caller's: nothing here waits for a free connection.
+    exchange, `connect_timeout_ms` 1..timeout_ms for name lookup, connect and TLS (None: 3000, or less if
+    `timeout_ms` is). `clock` is for a queue that was given one: the same; without it, deadlines are reckoned from
+    the lease, by the store's clock. Concurrency is the caller's: nothing here waits for a free connection.
 
     With `batch` above 1 (to 1000; only with `ack="echo"`), jobs that wait at the same moment go together, up to so
     many and 1 MiB in one POST to `<url>/batch`; each still has its own outcome, deadline and cancellation. A job
@@ -73,7 +74,7 @@ class HttpSender:
         *,
         ack: Ack = "echo",
         timeout_ms: int = 10_000,
-        connect_timeout_ms: int = 3_000,
+        connect_timeout_ms: int | None = None,
         clock: Clock | None = None,
         batch: int = 1,
         events: Events | None = None,
@@ -84,7 +85,8 @@ class HttpSender:
             raise ConfigError('send: ack must be "echo" or "status"')
         self._echo = ack == "echo"
         self._timeout_ms = _checked("timeout_ms", timeout_ms, TIMEOUT_MS)
-        self._connect_ms = _checked("connect_timeout_ms", connect_timeout_ms, Range(1, timeout_ms))
+        connect_ms = min(CONNECT_TIMEOUT_MS, timeout_ms) if connect_timeout_ms is None else connect_timeout_ms
+        self._connect_ms = _checked("connect_timeout_ms", connect_ms, Range(1, timeout_ms))
         self._clock = clock or SystemClock()
         self._judges_deadlines = clock is not None
         self._timeout = self._timeout_of(timeout_ms)

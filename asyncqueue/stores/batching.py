@@ -338,7 +338,7 @@ class BatchedStore:
         """Raise `BadEffect` if an effect of this queue, or of another object on its database, is what calls."""
         if is_inside(self, self._place):
             raise BadEffect(
-                "an effect must not call its own queue, which waits for the effect to end: "
+                "an effect must not call its own queue, which may wait for the effect to end: "
                 "`outbox.enqueue_async(connection, ...)` enqueues in the effect's own transaction"
             )
 

@@ -4,8 +4,6 @@ import inspect
 import json
 import os
 
-import pytest
-
 from asyncqueue.cli import output
 from asyncqueue.cli.app import cli
 from asyncqueue.cli.dispatch import dispatch
@@ -136,11 +134,6 @@ def test_of_several_errors_a_bug_is_never_hidden():
     assert _only(ExceptionGroup("", [busy, ExceptionGroup("", [bug])])) is bug
 
 
-@pytest.mark.parametrize("value", [1, None])
-def test_the_connect_timeout_never_exceeds_the_whole(value):
-    assert DispatchSettings(db="", url="", timeout_ms=500, connect_timeout_ms=value).connect_ms == (value or 500)
-
-
 def test_the_defaults_of_the_options_are_those_of_the_embedded_api():
     context = dispatch.make_context("dispatch", ["d", "u"], parent=None, **cli.context_settings)
     defaults = DispatchSettings(db="d", url="u")
@@ -149,7 +142,7 @@ def test_the_defaults_of_the_options_are_those_of_the_embedded_api():
     for name in ("concurrency", "lease_ms", "poll_ms", "grace_ms", "owner_prefix"):
         assert context.params[name] == embedded[name].default, name
     sending = inspect.signature(HttpSender).parameters
-    assert (defaults.timeout_ms, defaults.connect_ms, defaults.ack) == tuple(
+    assert (defaults.timeout_ms, defaults.connect_timeout_ms, defaults.ack) == tuple(
         sending[name].default for name in ("timeout_ms", "connect_timeout_ms", "ack")
     )
     policy = RetryPolicy()

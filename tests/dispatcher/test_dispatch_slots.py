@@ -274,9 +274,21 @@ async def test_an_alarm_that_comes_before_its_commit_is_followed_by_looks_that_g
         await until(lambda: dispatcher._claim._pause_s() > 0.2)
         before = verbs.calls["version"]
         rung[-1]()
-        await until(lambda: dispatcher._claim._pause_s() < 0.01)  # for nothing: it looks again soon
+        await until(lambda: 0.005 <= dispatcher._claim._pause_s() < 0.01)  # for nothing: again as soon as it may
         await until(lambda: dispatcher._claim._pause_s() > 0.2)
         assert 3 <= verbs.calls["version"] - before <= 20
+
+
+async def test_a_long_poll_stays_the_least_time_between_looks_after_an_alarm(queue):
+    rung = []
+    queue.alarm = lambda ring: bool(rung.append(ring)) or True
+    dispatcher = Dispatcher(queue, Hands(held=False), poll_ms=60_000)
+    async with running(dispatcher):
+        await until(lambda: dispatcher._claim.idle and rung)
+        rung[-1]()
+        await passes(dispatcher, "claim")
+        assert dispatcher._claim._is_alarmed
+        assert dispatcher._claim._pause_s() == 60
 
 
 async def test_an_idle_dispatcher_asks_less_than_twice_a_poll_and_writes_nothing_but_the_sweep__kind_51_idle_poll(

@@ -161,6 +161,11 @@ def test_a_setting_outside_its_range_is_refused(settings):
         HttpSender("http://host/", **settings)
 
 
+def test_a_short_timeout_needs_no_connect_timeout_beside_it():
+    assert HttpSender("http://host/", timeout_ms=200)._timeout_of(200).connect == 0.2
+    assert HttpSender("http://host/", timeout_ms=9_000)._timeout_of(9_000).connect == 3.0
+
+
 @pytest.mark.parametrize(("total_ms", "connect_s"), [(60_000, 3.0), (5_001, 3.0), (3_000, 3.0), (1, 0.001)])
 def test_timeouts_are_not_rounded_up_to_whole_seconds(total_ms, connect_s):
     timeout = HttpSender("http://host/", timeout_ms=60_000)._timeout_of(total_ms)

@@ -76,6 +76,8 @@ BAD_ITEMS = [
     (b'{"id":"x","qty":1,"payload":{"a":1,"a":2}}', "malformed"),
     (b'{"id":"x","qty":1,"payload":NaN}', "malformed"),
     (b'{"id":"x","qty":1,"payload":-Infinity}', "malformed"),
+    (b'{"id":"x","qty":1,"payload":' + b"9" * 5_000 + b"}", "malformed"),
+    (b'{"id":"x","qty":' + b"9" * 5_000 + b"}", "malformed"),
     (b"{}", "out-of-range"),
     (b'{"id":"x"}', "out-of-range"),
     (b'{"id":"x","qty":1,"more":1}', "out-of-range"),
@@ -101,7 +103,7 @@ async def test_a_bad_item_fails_alone_and_as_it_would_by_itself(inbox, bad, prob
         "accepted",
     ]
     assert check_whole(inbox.path) == {"a": 1, "b": 1}
-    alone = json.loads(bad)
+    alone = json.loads(bad, parse_int=str)  # of any length
     if not (isinstance(alone, dict) and {"token", "attempt"} & alone.keys()):  # headers, in a single request
         assert (await speak(inbox.port, request(bad))).problem == problem
 
@@ -122,7 +124,6 @@ WHOLE = [
     (b'[{"id":"a","qty":1,"qty":1}', 400),
     (b"\xff[]", 400),
     (b'\xef\xbb\xbf[{"id":"a","qty":1}]', 400),
-    (b'[{"id":"a","qty":' + b"9" * 5_000 + b"}]", 400),
     (b"[" * 100_000, 400),
     (b'[{"id":"a","qty":1,"payload":' + b"[" * 100_000 + b"]" * 100_000 + b"}]", 400),
     (array(*[item(f"a{n}") for n in range(1_001)]), 413),

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from asyncqueue.errors import StoreError
 from asyncqueue.stores.sqlite import store as store_module
 from asyncqueue.stores.sqlite import watch
 from asyncqueue.stores.sqlite.connection import Database, Profile
@@ -119,3 +120,24 @@ def test_a_file_that_is_not_there_has_no_mark_that_could_be_kept(tmp_path):
     assert watch.mark_of(tmp_path / "none.db") is None
     os.utime(tmp_path / "none.db", (time.time() + 3_600,) * 2)  # a file server whose clock is ahead
     assert watch.mark_of(tmp_path / "none.db") is not None
+
+
+async def test_a_write_of_a_moment_ago_may_be_followed_by_a_commit_that_leaves_no_trace(opened, asked):
+    store, path = opened
+    for name in path.parent.glob(f"{path.name}*"):
+        os.utime(name, (time.time() - 0.5, time.time() - 0.5))  # written, and perhaps still being flushed
+    for times in range(1, 4):
+        await store.version()
+        assert len(asked) == times
+
+
+@pytest.mark.parametrize("what", ["removed", "replaced"])
+async def test_a_file_that_is_not_ours_any_more_is_told(opened, what):
+    store, path = opened
+    await store.version()
+    other = path.with_name("other.db")
+    await (await SqliteStore.open(other)).close()
+    path.unlink() if what == "removed" else other.replace(path)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="removed or replaced"):
+            await store.version()

@@ -62,7 +62,7 @@ class Decided(NamedTuple):
 
     def after(self, signs: Signs) -> "Decided":
         """Return what is decided in the snapshot of a claim whose transaction began after this was known."""
-        if signs.server != self.server:
+        if signs.server != self.server or signs.last < self.last:  # or somebody has set the sequence back
             return Decided(signs.server, last=signs.last)
         if signs.oldest < self.waits_for:
             return self._replace(last=signs.last)

@@ -47,7 +47,8 @@ class Alarm:
         database, log = self._files
         if not self._watch(database):
             return False
-        self._watch(log)  # there is none in every journal mode
+        if not self._watch(log) and os.path.exists(log):  # noqa: PTH110 - bytes; the other journals have none
+            return False
         self._rings.add(ring)
         return True
 
