@@ -13,6 +13,7 @@ from benchmarks.results import Result, Results, compared
 FULL = ROOT / "benchmarks" / "results" / "full.json"
 PAGE = ROOT / "docs" / "performance.md"
 FILE = click.Path(dir_okay=False, path_type=Path)
+THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -46,6 +47,8 @@ def run(only: tuple[str, ...], scale: str, results: Path | None, *, full: bool) 
     """Measure, printing progress to stderr and each answer to stdout as soon as it is there."""
     size = Scale.FULL if full else Scale(scale)
     into = FULL if full else results
+    if into is not None:
+        Results(into).save()  # whatever is wrong with the file is told before anything is measured
     for bench, key in chosen(only, size):
         result = answer(bench, key, size)
         if into is not None:
@@ -83,8 +86,8 @@ def answer(bench: Bench, key: str, scale: Scale) -> Result:
 
 
 @cli.command()
-@click.argument("old", type=FILE)
-@click.argument("new", type=FILE, default=FULL)
+@click.argument("old", type=THERE)
+@click.argument("new", type=THERE, default=FULL)
 def compare(old: Path, new: Path) -> None:
     """Compare two results files, figure by figure."""
     click.echo(compared(Results(old), Results(new)))

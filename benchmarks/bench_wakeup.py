@@ -78,7 +78,7 @@ def one(count: int, idle_s: float, *options: str) -> Figures:
 
 def measure(run: Run) -> None:
     """Measure the default settings."""
-    count, idle_s = run.pick(3, 40, 60), run.pick(0.3, 2.0, 3.0)
+    count, idle_s = run.pick(3, 40, 150), run.pick(0.3, 2.0, 6.0)
     run.paired({DEFAULT: lambda: one(count, idle_s)}, repetitions=run.pick(1, 5, 7))
 
 

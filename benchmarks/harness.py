@@ -161,12 +161,22 @@ def run_async(work: Coroutine[Any, Any, T], loop: str = "asyncio") -> T:
     if loop == "asyncio":
         return asyncio.run(work)
     try:
+        factory = uvloop_factory()
+    except Skipped:
+        work.close()
+        raise
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)
+
+
+def uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return what makes uvloop's loops. Raises `Skipped` if it is not installed."""
+    try:
         import uvloop  # noqa: PLC0415 - an extra
     except ImportError:
-        work.close()
         raise Skipped("uvloop is not installed") from None
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 @contextmanager
@@ -202,6 +212,8 @@ def python_process(
 
     The process uses the event loop named, whatever is installed.
     """
+    if loop == "uvloop":
+        uvloop_factory()  # before a process is started that could only complain
     environment = {**os.environ, "ASYNCQUEUE_LOOP": loop}
     process = subprocess.Popen(
         [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment

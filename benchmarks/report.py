@@ -31,7 +31,11 @@ def write_report(results: Results, page: Path, *, plots: bool) -> None:
         raise SystemExit(f"{results.path}: there are no results to report")
     if plots and not draw(results, results.path.parent):
         say("no plots: matplotlib is not installed (pip install 'asyncqueue[bench]')")
-    page.write_text(page_of(results), "utf-8")
+    text = page_of(results)
+    try:
+        page.write_text(text, "utf-8")
+    except OSError as error:
+        raise SystemExit(f"{page}: cannot be written: {error.strerror}") from None
 
 
 def page_of(results: Results) -> str:
@@ -96,7 +100,8 @@ def unmet(results: Results) -> str:
     for name in ("dispatch", "drain", "statements"):
         result = results.get(f"profile/{name}")
         if result is not None:
-            parts += [f"### Where the time of a job goes: {name}\n", result.table(), ""]
+            parts += [f"### Where the time of a job goes: {name}\n", *(f"{note}\n" for note in result.notes)]
+            parts += [result.table(), ""]
     if TRIED.exists():
         parts.append(TRIED.read_text("utf-8"))
     return "\n".join(parts)

@@ -124,6 +124,22 @@ class Result:
         return table(("way", *units), rows)
 
 
+def _results_in(document: dict[str, Any]) -> dict[str, Result]:
+    """Return the results of a document; raise `ValueError`, `TypeError` or their like for any other."""
+    if document["format"] != FORMAT:
+        raise ValueError("another format")
+    return {key: _whole(Result(**value)) for key, value in document["results"].items()}
+
+
+def _whole(result: Result) -> Result:
+    """Return `result` if each of its figures has values, all of them numbers; else raise `ValueError`."""
+    for figures in result.samples.values():
+        for values in figures.values():
+            if not values or not all(isinstance(value, int | float) for value in values):
+                raise ValueError("a figure without values")
+    return result
+
+
 def _cell(values: list[float]) -> str:
     top = max(abs(value) for value in values)
     return spread(values, 0 if top >= 100 else 2 if top >= 1 else 4)
@@ -136,10 +152,12 @@ class Results:
         self.path = path
         self.found: dict[str, Result] = {}
         if path.exists():
-            document = json.loads(path.read_text("utf-8"))
-            if document.get("format") != FORMAT:
-                raise SystemExit(f"{path}: not a results file of format {FORMAT}")
-            self.found = {key: Result(**value) for key, value in document["results"].items()}
+            try:
+                self.found = _results_in(json.loads(path.read_text("utf-8")))
+            except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+                raise SystemExit(
+                    f"{path}: not a results file of format {FORMAT}: {type(error).__name__}"
+                ) from None
 
     def get(self, key: str) -> Result | None:
         """Return the result of one benchmark or part."""
@@ -148,11 +166,18 @@ class Results:
     def merge(self, key: str, result: Result) -> None:
         """Put a result in the place of its predecessor, and save: what is measured is kept."""
         self.found[key] = result
+        self.save()
+
+    def save(self) -> None:
+        """Write the file, whole or not at all. Raises `SystemExit` in words if that cannot be."""
         document = {"format": FORMAT, "results": {name: asdict(self.found[name]) for name in sorted(self.found)}}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_suffix(".tmp")
-        beside.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-        beside.replace(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+            beside.replace(self.path)
+        except OSError as error:
+            raise SystemExit(f"{self.path}: cannot be written: {error.strerror}") from None
 
 
 def compared(old: Results, new: Results) -> str:

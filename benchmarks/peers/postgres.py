@@ -48,8 +48,12 @@ class Procrastinate:
     async def prepare(self, count: int) -> None:
         """Apply its schema and defer in batches."""
         await self._app.open_async()
-        await self._app.schema_manager.apply_schema_async()
-        await self.bulk(count)
+        try:
+            await self._app.schema_manager.apply_schema_async()
+            await self.bulk(count)
+        except BaseException:  # a pool that is left open tries to connect for ever
+            await self._app.close_async()
+            raise
 
     async def bulk(self, count: int) -> None:
         """Defer in batches."""
