@@ -100,15 +100,18 @@ async def test_rate_bounds_how_many_jobs_a_second_are_put_back(queue, dead, naps
     assert [nap for nap in taken if nap >= 0.1] == pauses
 
 
-async def test_paced_redrive_lets_others_write_in_between(queue, dead, naps):
-    with naps():
-        paced = asyncio.create_task(queue.redrive_many(note="n", rate=1))
-        seen = set()
-        while not paced.done():
-            seen.add((await queue.stats()).dead)
+async def test_paced_redrive_lets_others_write_in_between(queue, dead, monkeypatch):
+    sleep, seen = asyncio.sleep, []
+
+    async def nap(delay, result=None):
+        if delay >= 0.1:  # the pace; turns of the loop are 0
+            seen.append((await queue.stats()).dead)
             await queue.enqueue(f"between{len(seen)}", 1)
-    assert await paced == 12
-    assert len(seen) > 2, "the redrive was one block"
+        return await sleep(0, result)
+
+    monkeypatch.setattr(asyncio, "sleep", nap)
+    assert await queue.redrive_many(note="n", rate=1) == 12
+    assert seen == [*range(11, -1, -1)], "the redrive was one block"
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf"), "5", True])
