@@ -84,7 +84,7 @@ async def test_a_stale_report_is_counted_and_changes_no_row__kind_2_two_final_ou
     hands = Hands()
     async with Queue.open(path, clock=clock) as queue:
         await fill(queue, 1)
-        dispatcher = Dispatcher(queue, hands, lease_ms=60_000)
+        dispatcher = Dispatcher(queue, hands, lease_ms=60_000, concurrency=1)  # no slot to take it again
         async with running(dispatcher):
             await until(lambda: hands.running == 1)
             clock.advance(60_001)
