@@ -47,16 +47,16 @@ class Server:
         Not below `tmp_path`: whoever starts pytest closes the folder above it to all but its owner, and the server
         of a test that runs as root is somebody else.
         """
-        if folder is None:
-            folder = Path(tempfile.mkdtemp(prefix="asyncqueue-server-"))
-            folder.chmod(0o755)
         server = cls._placed(folder, settings)
         server._run("initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync")
         return server
 
     @classmethod
-    def _placed(cls, folder: Path, settings: dict[str, str] | None) -> "Server":
+    def _placed(cls, folder: Path | None, settings: dict[str, str] | None) -> "Server":
         """Return one whose data folder is empty, and its own."""
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="asyncqueue-server-"))
+            folder.chmod(0o755)
         server = cls(folder, free_port(), settings)
         server.data.mkdir(parents=True, mode=0o700)
         if server._user is not None:
@@ -69,9 +69,7 @@ class Server:
 
     def standby(self) -> "Server":
         """Make a standby of this one, which must run, by streaming replication; not started yet."""
-        folder = Path(tempfile.mkdtemp(prefix="asyncqueue-server-"))
-        folder.chmod(0o755)
-        server = self._placed(folder, self._settings)
+        server = self._placed(None, self._settings)
         server._run(
             "pg_basebackup", f"--dbname={self.url}", "--write-recovery-conf", "--checkpoint=fast", "--no-sync"
         )

@@ -231,14 +231,7 @@ class ClaimChore:
         loop = asyncio.get_running_loop()
         self._rung_at = loop.time()
         self._is_alarmed = False
-        wait_s = self._looked_at + self._poll_s - self._rung_at
-        if wait_s <= 0:
-            self.on_rung()
-        else:
-            loop.call_later(wait_s, self._ring)
-
-    def _ring(self) -> None:
-        self.on_rung()
+        loop.call_at(self._looked_at + self._poll_s, self.on_rung)
 
     def _rest_ends_s(self) -> float | None:
         """Return how long until the first rest of a lane ends, None if no lane rests."""

@@ -10,7 +10,6 @@ import sys
 
 import pytest
 
-from asyncqueue.errors import StoreError
 from asyncqueue.queue import Queue
 from asyncqueue.stores.sqlite import schema
 
@@ -166,18 +165,3 @@ def test_a_queue_in_a_folder_that_cannot_be_read_is_not_made(run, said, db):
     said(run("enqueue", db, "a", 1), 2, "jobs.db", "cannot be created")
     db.parent.chmod(0o700)
     assert picture(db) == {}
-
-
-async def test_a_queue_that_was_opened_for_reads_sees_commits_and_changes_nothing(db):
-    await _fill(db)
-    async with Queue.open(db) as writer:
-        db.chmod(0o400)  # which does not bind who has it open
-        async with Queue.open(db, only_reads=True) as queue:
-            version = await queue.version()
-            await writer.enqueue("later", 1)
-            assert await queue.version() != version
-            assert (await queue.get("later")).qty == 1
-            for change in (queue.enqueue("x", 1), queue.claim("w"), queue.pause("default"), queue.sweep()):
-                with pytest.raises(StoreError, match="read only"):
-                    await change
-        assert await writer.get("x") is None

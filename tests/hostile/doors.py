@@ -67,10 +67,13 @@ def see_batch(body):
         items = wire_batch.parse_batch(body)
     except WireError as refused:
         error = refused
-        items = []
-    if not items:
-        assert error.problem in (wire.MALFORMED, wire.TOO_LARGE)
+    else:
+        _see_items(items)
         return
+    assert error.problem in (wire.MALFORMED, wire.TOO_LARGE)
+
+
+def _see_items(items):
     assert 1 <= len(items) <= wire_batch.ITEMS_MAX
     for item in items:
         if isinstance(item, WireError):

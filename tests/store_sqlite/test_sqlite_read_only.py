@@ -27,14 +27,18 @@ async def closed(path):
     return path
 
 
+async def refuses_changes(queue):
+    for change in (queue.enqueue("b", 1), queue.claim("w"), queue.pause("default"), queue.sweep()):
+        with pytest.raises(StoreError, match="was opened to be read only"):
+            await change
+
+
 async def test_it_is_read_and_every_change_is_refused(closed):
     before = picture(closed)
     async with Queue.open(closed, only_reads=True) as queue:
         assert (await queue.get("a")).qty == 1
         assert (await queue.stats()).pending == 1
-        for change in (queue.enqueue("b", 1), queue.claim("w"), queue.pause("default"), queue.sweep()):
-            with pytest.raises(StoreError, match="was opened to be read only"):
-                await change
+        await refuses_changes(queue)
     assert picture(closed) == before
 
 
@@ -46,6 +50,8 @@ async def test_it_sees_what_somebody_else_commits(path):
             await writer.enqueue("later", 1)
             assert await queue.version() != version
             assert (await queue.get("later")).qty == 1
+            await refuses_changes(queue)
+        assert await writer.get("b") is None
 
 
 async def test_without_that_promise_it_is_not_opened(closed):

@@ -115,11 +115,11 @@ async def test_a_failed_question_is_asked_again(opened, now, monkeypatch):
 
 
 def test_a_file_that_is_not_there_has_no_mark_that_could_be_kept(tmp_path):
-    assert watch.mark_of(tmp_path / "none.db") == ((0, 0), (0, 0))
+    assert watch.look_at(tmp_path / "none.db").mark == ((0, 0), (0, 0))
     (tmp_path / "none.db").write_bytes(b"x")
-    assert watch.mark_of(tmp_path / "none.db") is None
+    assert watch.look_at(tmp_path / "none.db").mark is None
     os.utime(tmp_path / "none.db", (time.time() + 3_600,) * 2)  # a file server whose clock is ahead
-    assert watch.mark_of(tmp_path / "none.db") is not None
+    assert watch.look_at(tmp_path / "none.db").mark is not None
 
 
 async def test_a_write_of_a_moment_ago_may_be_followed_by_a_commit_that_leaves_no_trace(opened, asked):

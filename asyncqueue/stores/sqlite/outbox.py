@@ -45,10 +45,7 @@ _BUSY: Final = (
     "that starts with BEGIN IMMEDIATE waits for its turn there"
 )
 _SCHEMAS: Final = (Terms().schema, "main")  # not given, or what is true anyway
-_FIRST: Final = (
-    "main",
-    "temp",
-)  # a temporary table of the caller's hides the queue's: that is seen by its columns
+_FIRST: Final = ("main", "temp")  # a temporary table that hides the queue's is seen by its columns
 _UNDONE: Final = "; SQLite has rolled back the whole transaction"
 
 

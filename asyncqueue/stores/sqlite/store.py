@@ -40,7 +40,7 @@ from asyncqueue.stores.sqlite.alarm import Alarm
 from asyncqueue.stores.sqlite.connection import Database, Profile, Unwritable
 from asyncqueue.stores.sqlite.offers import array
 from asyncqueue.stores.sqlite.turns import Picked, Turns
-from asyncqueue.stores.sqlite.watch import Mark, mark_of, number_of
+from asyncqueue.stores.sqlite.watch import Mark, look_at
 
 __all__ = ["SqliteStore", "SqliteTransaction"]
 
@@ -399,7 +399,7 @@ class SqliteStore:
         self._rules = rules
         self._turns = Turns()
         self._alarm = Alarm(database.path)
-        self._file = number_of(database.path)
+        self._file = look_at(database.path).number
         self._version = 0
         self._version_mark: Mark | None = None  # of the files when the version was asked for
         self._version_until = 0.0  # monotonic seconds
@@ -576,9 +576,9 @@ class SqliteStore:
         """
         self._database.check_usable()
         path = self._database.path
-        if number_of(path) != self._file:  # nobody else writes to the one that is open here
+        number, mark = look_at(path)
+        if number != self._file:  # nobody else writes to the one that is open here
             raise StoreError(f"{path}: was removed or replaced since it was opened: stop, and open it again")
-        mark = mark_of(path)
         if mark is None or mark != self._version_mark or time.monotonic() >= self._version_until:
             self._version_mark = None
             self._version = await self._database.data_version()

@@ -7,9 +7,9 @@ often.
 import os
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["Mark", "mark_of", "number_of"]
+__all__ = ["Look", "Mark", "look_at"]
 
 Mark = tuple[tuple[int, int], ...]
 """Time of the last write (ns) and size (bytes) of the database and of its log."""
@@ -20,26 +20,27 @@ Mark = tuple[tuple[int, int], ...]
 _SETTLED_NS: Final = 1_000_000_000
 
 
-def mark_of(path: Path) -> Mark | None:
-    """Return what any later commit will change; None while that is not certain, since a write was just now."""
+class Look(NamedTuple):
+    """What the files tell: the database's number (inode), 0 if there is none, and its mark.
+
+    The mark is what any later commit will change; None while that is not certain, since a write was just now.
+    """
+
+    number: int
+    mark: Mark | None
+
+
+def look_at(path: Path) -> Look:
+    """Look at the database at `path` and its log: one `stat` each."""
     files = tuple(_of(name) for name in (os.fspath(path), f"{path}-wal"))
-    newest_ns = max(written_ns for written_ns, _size in files)
-    return files if abs(time.time_ns() - newest_ns) > _SETTLED_NS else None
+    mark = tuple((written_ns, size) for _number, written_ns, size in files)
+    newest_ns = max(written_ns for written_ns, _size in mark)
+    return Look(files[0][0], mark if abs(time.time_ns() - newest_ns) > _SETTLED_NS else None)
 
 
-def number_of(path: Path) -> int:
-    """Return the number (inode) of the file that is at `path` now, 0 if there is none."""
-    found = _stat(os.fspath(path))
-    return 0 if found is None else found.st_ino
-
-
-def _of(name: str) -> tuple[int, int]:
-    found = _stat(name)
-    return (0, 0) if found is None else (found.st_mtime_ns, found.st_size)
-
-
-def _stat(name: str) -> os.stat_result | None:
+def _of(name: str) -> tuple[int, int, int]:
     try:
-        return os.stat(name)  # noqa: PTH116 - never opened and closed: that would drop this process's locks on it
+        found = os.stat(name)  # noqa: PTH116 - never opened and closed: that would drop this process's locks on it
     except OSError:
-        return None
+        return 0, 0, 0
+    return found.st_ino, found.st_mtime_ns, found.st_size
