@@ -1,6 +1,7 @@
 """What every test gets: a check that no database thread outlives it; and a PostgreSQL server, if it asks."""
 
 import resource
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -13,6 +14,10 @@ MEMORY_MAX_BYTES = 4 * 1024**3  # of one process; a test that needs more fails b
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin a run, in the process that starts the others."""
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # `make test &` in a script: every process would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     _soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX_BYTES, hard))
     if not hasattr(config, "workerinput"):
