@@ -39,7 +39,8 @@ async def done_rate(path: Path, jobs: int, dispatch: "asyncio.subprocess.Process
             if done >= jobs:
                 break
             await asyncio.sleep(0.02)
-    await dispatch.wait()
+        await dispatch.wait()
+        seen.append((time.perf_counter(), (await queue.stats()).done))  # it may have ended since the last look
     if dispatch.returncode or seen[-1][1] != jobs:
         raise SystemExit(f"dispatch ended with {dispatch.returncode}, {seen[-1][1]} of {jobs} jobs done")
     middle = [(at, done) for at, done in seen if jobs * 0.1 <= done <= jobs * 0.9]
