@@ -170,6 +170,14 @@ async def test_turns_are_forgotten_for_the_levels_noted_longest_ago(monkeypatch)
     ("error", "expected", "words"),
     [
         (asyncpg.exceptions.ClientConfigurationError("no such option"), ConfigError, "there: no such option"),
+        (
+            asyncpg.exceptions.ProtocolViolationError("unsupported startup parameter: x"),
+            ConfigError,
+            "pgbouncer=true",
+        ),
+        (asyncpg.exceptions.ProtocolViolationError("odd"), StoreUnreachable, "odd"),
+        (asyncpg.exceptions.InvalidSQLStatementNameError("no such statement"), ConfigError, "pgbouncer=true"),
+        (asyncpg.exceptions.DuplicatePreparedStatementError("there already"), ConfigError, "pgbouncer=true"),
         (asyncpg.exceptions.OutdatedSchemaCacheError("stale"), StoreBusy, "the schema has just changed"),
         (TimeoutError(), StoreUnreachable, "no answer in time"),
         (ConnectionResetError("reset"), StoreUnreachable, "cannot be reached .reset"),

@@ -73,6 +73,9 @@ _MISSING: Final = frozenset({"3F000", "42P01", "42703", "42883"})
 # A value that is too long, out of range, or no text of the server's encoding; the driver says 22000 of one that it
 # cannot send. The rest of class 22 (a division by zero, say) is about statements: ours, not a caller's value.
 _NO_PLACE: Final = frozenset({"22000", "22001", "22003", "22021", "22026", "22032", "22P02", "22P03", "22P05"})
+# What a pooler in transaction mode makes of a session's settings and of statements prepared by name.
+_POOLED: Final = frozenset({"26000", "42P05"})
+_POOLER_SAYS: Final = "unsupported startup parameter"
 _STALE_PLANS: Final = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
 _SOON: Final = frozenset({"57P03", "53300"})  # worth a wait while opening: it is there, but cannot yet
 
@@ -135,6 +138,8 @@ def judged(error: BaseException, where: str) -> Trouble | None:
 def by_state(state: str, error: BaseException, where: str) -> Trouble:
     """Return what to make of an error with this SQLSTATE, whatever driver it comes from."""
     text = f"{where}: {_line(error)}"
+    if state in _POOLED or _POOLER_SAYS in text:
+        return Trouble(ConfigError(f"{text}; behind a pooler add pgbouncer=true to the URL"), is_lost=True)
     if state in _CONTENTION:
         return Trouble(StoreBusy(f"{text}; other writers were in the way, try again"), passes=True)
     if state in _AWAY or state[:2] in _AWAY:
