@@ -1,5 +1,6 @@
 """`python -m benchmarks list | run | compare | report`."""
 
+import signal
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from benchmarks.results import Result, Results, compared
 
 FULL = ROOT / "benchmarks" / "results" / "full.json"
 PAGE = ROOT / "docs" / "performance.md"
+DEFAULT_SCALE = "short"
 FILE = click.Path(dir_okay=False, path_type=Path)
 THERE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -37,7 +39,7 @@ def show() -> None:
 @click.option(
     "--scale",
     type=click.Choice([str(scale) for scale in Scale]),
-    default="short",
+    default=DEFAULT_SCALE,
     show_default=True,
     help="How much to measure.",
 )
@@ -45,6 +47,9 @@ def show() -> None:
 @click.option("--full", is_flag=True, help="The same as --scale full --results benchmarks/results/full.json.")
 def run(only: tuple[str, ...], scale: str, results: Path | None, *, full: bool) -> None:
     """Measure, printing progress to stderr and each answer to stdout as soon as it is there."""
+    if full and (scale != DEFAULT_SCALE or results is not None):
+        raise click.UsageError("--full says what --scale and --results would: leave those out")
+    signal.signal(signal.SIGTERM, _ended)
     size = Scale.FULL if full else Scale(scale)
     into = FULL if full else results
     if into is not None:
@@ -53,6 +58,11 @@ def run(only: tuple[str, ...], scale: str, results: Path | None, *, full: bool) 
         result = answer(bench, key, size)
         if into is not None:
             Results(into).merge(key, result)
+
+
+def _ended(number: int, _frame: object) -> None:
+    """End as by Ctrl-C: children and folders are cleared away."""
+    raise SystemExit(128 + number)
 
 
 def chosen(only: tuple[str, ...], scale: Scale) -> list[tuple[Bench, str]]:

@@ -13,15 +13,15 @@ import contextlib
 import json
 import sqlite3
 import subprocess
-import sys
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from asyncqueue import NewJob, Queue
 from asyncqueue.queue import ENQUEUE_MAX, new_owner
-from benchmarks.harness import ROOT, Bench, Figures, Run, folder, run_async
+from benchmarks.harness import Bench, Figures, Run, child, folder, run_async
 
 __all__ = ["BENCH"]
 
@@ -104,10 +104,11 @@ def race(way: str, jobs: int, processes: int, limit: int) -> Figures:
         else:
             make_plain(path, jobs)
         start_at = time.time() + HEAD_START_S
-        command = [sys.executable, "-m", "benchmarks.bench_claim_race", "--file", str(path), "--way", way]
+        command = ["-m", "benchmarks.bench_claim_race", "--file", str(path), "--way", way]
         command += ["--limit", str(limit), "--start-at", str(start_at)]
-        racers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
-        reports: list[dict[str, Any]] = [json.loads(racer.communicate()[0]) for racer in racers]
+        with ExitStack() as stack:
+            racers = [stack.enter_context(child(*command, stdout=subprocess.PIPE)) for _ in range(processes)]
+            reports: list[dict[str, Any]] = [json.loads(racer.communicate()[0]) for racer in racers]
     claims = [claimed for report in reports for claimed in report["claimed"]]
     seconds = max(report["ended_at"] for report in reports) - start_at
     if len(set(claims)) != jobs:

@@ -13,8 +13,8 @@ import contextlib
 import json
 import sqlite3
 import subprocess
-import sys
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from asyncqueue.stores import open_store
 from asyncqueue.stores.base import Transaction
 from asyncqueue.stores.sqlite import statements
 from asyncqueue.stores.sqlite.connection import Profile
-from benchmarks.harness import ROOT, Bench, Figures, Run, folder, percentile, run_async
+from benchmarks.harness import Bench, Figures, Run, child, folder, percentile, run_async
 
 __all__ = ["BENCH", "TURNS", "VERBS"]
 
@@ -146,14 +146,15 @@ def together(turns: str, processes: int, seconds: float) -> list[dict[str, Any]]
     with folder() as place:
         path = place / "jobs.db"
         run_async(make(path))
-        command = [sys.executable, "-m", "benchmarks.bench_contention", "--seconds", str(seconds)]
+        command = ["-m", "benchmarks.bench_contention", "--seconds", str(seconds)]
         command += ["--file", str(path), "--turns", turns]
         command += ["--start-at", str(time.time() + HEAD_START_S + processes * 0.2)]
-        children = [
-            subprocess.Popen([*command, "--name", f"w{n}"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-            for n in range(processes)
-        ]
-        return [json.loads(child.communicate()[0]) for child in children]
+        with ExitStack() as stack:
+            writers = [
+                stack.enter_context(child(*command, "--name", f"w{n}", stdout=subprocess.PIPE))
+                for n in range(processes)
+            ]
+            return [json.loads(writer.communicate()[0]) for writer in writers]
 
 
 def verbs(processes: int, seconds: float) -> Figures:

@@ -8,14 +8,13 @@ slope of a straight line through what was seen after the first fifth is reported
 import asyncio
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 from asyncqueue import Queue
-from benchmarks.harness import ROOT, Bench, Figures, Run, folder, python_process, run_async, say
+from benchmarks.harness import Bench, Figures, Run, child, folder, python_process, run_async, say
 from benchmarks.jobs import fill_fast
 
 __all__ = ["BENCH", "DISPATCHER", "SLOPE"]
@@ -29,16 +28,16 @@ MB = 2**20
 def enqueue_peak(count: int) -> Figures:
     """Stream `count` lines into `python -m asyncqueue enqueue`; return its peak."""
     with folder() as place:
-        command = [sys.executable, "-m", "asyncqueue", "enqueue", str(place / "jobs.db"), "--file", "-", "--json"]
-        child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        assert child.stdin is not None
-        for number in range(count):
-            child.stdin.write(b'{"id":"m%d","qty":1,"payload":{"sku":%d}}\n' % (number, number))
-        child.stdin.close()
-        _pid, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise SystemExit(f"enqueue ended with {child.returncode}")
+        command = ("-m", "asyncqueue", "enqueue", str(place / "jobs.db"), "--file", "-", "--json")
+        with child(*command, stdin=subprocess.PIPE) as enqueue:
+            assert enqueue.stdin is not None
+            for number in range(count):
+                enqueue.stdin.write(f'{{"id":"m{number}","qty":1,"payload":{{"sku":{number}}}}}\n')
+            enqueue.stdin.close()
+            _pid, status, usage = os.wait4(enqueue.pid, 0)
+            enqueue.returncode = os.waitstatus_to_exitcode(status)
+    if enqueue.returncode:
+        raise SystemExit(f"enqueue ended with {enqueue.returncode}")
     return {"peak MB": usage.ru_maxrss * 1024 / MB}
 
 
@@ -74,16 +73,12 @@ def drain(pending: int, jobs: int) -> dict[str, Figures]:
     with folder() as place:
         path = place / "jobs.db"
         fill_fast(path, [("pending", 0, pending)])
-        with python_process("-m", "receiver", str(place / "inbox.db"), "--port", "0") as (receiver, ready):
-            command = [sys.executable, "-m", "asyncqueue", "dispatch", str(path), str(ready["url"]), "--json"]
-            environment = {**os.environ, "ASYNCQUEUE_LOOP": "asyncio"}
-            child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, env=environment)
-            try:
-                names = {DISPATCHER: psutil.Process(child.pid), "receiver": psutil.Process(receiver.pid)}
-                return run_async(watched(path, jobs, names))
-            finally:
-                child.terminate()
-                child.wait()
+        with (
+            python_process("-m", "receiver", str(place / "inbox.db"), "--port", "0") as (receiver, ready),
+            child("-m", "asyncqueue", "dispatch", str(path), str(ready["url"]), "--json") as dispatch,
+        ):
+            names = {DISPATCHER: psutil.Process(dispatch.pid), "receiver": psutil.Process(receiver.pid)}
+            return run_async(watched(path, jobs, names))
 
 
 def measure(run: Run) -> None:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +29,7 @@ __all__ = [
     "Scale",
     "Skipped",
     "Watch",
+    "child",
     "folder",
     "percentile",
     "python_process",
@@ -205,6 +206,38 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 @contextmanager
+def child(
+    *arguments: str, stdin: int | None = None, stdout: int = subprocess.DEVNULL, loop: str = "asyncio"
+) -> Iterator[subprocess.Popen[str]]:
+    """Run `python ARGUMENTS` from the repository on the event loop named; it never outlives the block.
+
+    Ctrl-C on the terminal is for this process alone, which then ends its children.
+    """
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        stdin=stdin,
+        stdout=stdout,
+        text=True,
+        env={**os.environ, "ASYNCQUEUE_LOOP": loop},
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+
+@contextmanager
 def python_process(
     *arguments: str, loop: str = "asyncio"
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
@@ -214,22 +247,9 @@ def python_process(
     """
     if loop == "uvloop":
         uvloop_factory()  # before a process is started that could only complain
-    environment = {**os.environ, "ASYNCQUEUE_LOOP": loop}
-    process = subprocess.Popen(
-        [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment
-    )
-    try:
+    with child(*arguments, stdout=subprocess.PIPE, loop=loop) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         if not first.strip():
             raise SystemExit(f"{' '.join(arguments)} ended before it was ready")
         yield process, json.loads(first)
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()

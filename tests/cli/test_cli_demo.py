@@ -109,6 +109,13 @@ def test_a_receiver_that_does_not_start_is_told_in_one_line(run, stand_in, tmp_p
     assert _children_left(tmp_path) == []
 
 
+def test_an_event_loop_that_nobody_knows_is_bad_usage_and_told_once(run, tmp_path, environment):
+    environment["ASYNCQUEUE_LOOP"] = "foo"
+    ended = run("demo", "--orders", _orders(tmp_path))
+    assert ended.returncode == 2
+    assert ended.stderr == "asyncqueue: error: ASYNCQUEUE_LOOP must be 'asyncio' or 'uvloop', not 'foo'\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 def test_no_child_outlives_an_interrupted_demo(stand_in, tmp_path, environment, number):
     keep = tmp_path / "keep"

@@ -95,12 +95,16 @@ class _Worker:
     """One place for a worker process; whoever dies is followed by another one until the queue is drained."""
 
     def __init__(self, number: int, url: str, folder: Path) -> None:
-        self._arguments = ["--work", url, "--log", str(folder / f"starts-{number}")]
+        self._log = folder / f"starts-{number}"
+        self._log.touch()
+        self._arguments = ["--work", url, "--log", str(self._log)]
+        self._was = 0  # the size of the log when this process began
         self.process: asyncio.subprocess.Process | None = None
 
     async def run(self, result: Chaos) -> None:
         while True:
             command = ["-m", "tests.system.postgres_chaos", *self._arguments]
+            self._was = self._log.stat().st_size
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, *command, cwd=ROOT, stderr=asyncio.subprocess.PIPE
             )
@@ -115,6 +119,11 @@ class _Worker:
             if self.process.returncode > 0 and self.process.returncode != AWAY:
                 result.faults.append(f"a worker ended with {self.process.returncode}: {errors.decode()[-400:]}")
                 return
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether this process has begun a job: on a slow machine all would die before they do otherwise."""
+        return self._log.stat().st_size > self._was
 
     def kill(self) -> bool:
         if self.process is None or self.process.returncode is not None:
@@ -154,8 +163,9 @@ async def _trouble(result: Chaos, crew: list[_Worker], server: Server, url: str,
     rng = random.Random(result.seed)
     while True:
         await asyncio.sleep(rng.uniform(0.5, 1.5) * KILL_EVERY_S)  # a kill at any moment is the point
-        if not kills or result.kills < kills:
-            result.kills += rng.choice(crew).kill()
+        at_work = [worker for worker in crew if worker.is_at_work]
+        if at_work and (not kills or result.kills < kills):
+            result.kills += rng.choice(at_work).kill()
         if result.restarts < RESTARTS and _done(url) >= result.jobs * (result.restarts + 1) / (RESTARTS + 1):
             await asyncio.to_thread(server.restart, "immediate")
             result.restarts += 1

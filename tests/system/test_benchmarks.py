@@ -1,10 +1,14 @@
 """Each benchmark still runs, in small; no judgement of any figure."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.__main__ import FULL, PAGE
@@ -70,6 +74,37 @@ def test_unknown_benchmark_is_refused():
     run = bench("run", "--only", "nothing")
     assert run.returncode == 2
     assert "there is no benchmark nothing" in run.stderr
+
+
+def test_full_leaves_no_choice_of_scale_or_results():
+    run = bench("run", "--full", "--scale", "tiny")
+    assert run.returncode == 2
+    assert "--full says what --scale and --results would" in run.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_interrupted_benchmark_leaves_no_process_and_no_folder(number, status, tmp_path):
+    command = [sys.executable, "-m", "benchmarks", "run", "--only", "contention/verbs"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    run = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    writers = writers_of(run)
+    assert any(tmp_path.iterdir())
+    run.send_signal(number)
+    _out, told = run.communicate(timeout=20)
+    assert run.returncode == status
+    assert "Traceback" not in told
+    assert not list(tmp_path.iterdir())
+    assert not any(writer.is_running() for writer in writers)
+
+
+def writers_of(run):
+    """Wait until the processes of a benchmark are under way."""
+    deadline = time.monotonic() + 20
+    while True:
+        found = psutil.Process(run.pid).children()
+        if found and all(writer.cpu_times().user > 0.05 for writer in found):
+            return found
+        assert time.monotonic() < deadline
 
 
 def test_list_names_every_part():

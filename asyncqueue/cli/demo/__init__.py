@@ -14,6 +14,7 @@ from asyncqueue.cli.failure import Failed
 from asyncqueue.cli.options import as_json, examples
 from asyncqueue.cli.render import print_json, print_table
 from asyncqueue.errors import ConfigError
+from asyncqueue.eventloop import loop_factory
 
 __all__ = ["demo"]
 
@@ -42,6 +43,7 @@ def demo(*, orders: str | None, keep: str | None, json_: bool) -> None:
     takes its jobs over when the leases have run out. The table at the end compares what was put in with what the
     receiver's ledger holds; exit code 1 names the line that does not add up. Takes less than half a minute.
     """
+    loop_factory()  # the processes will ask for it: what is wrong with it is told here, once
     with ExitStack() as resources:
         folder = _folder(keep, resources)
         source = files("asyncqueue") / "demo_data" / "orders.jsonl"
