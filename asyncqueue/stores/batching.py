@@ -163,10 +163,17 @@ class Batcher(Generic[Request, Answer]):
         entry = _Waiting(request, weight, answer, undelivered)
         self._waiting.append(entry)
         if self._needs_batch() and len(self._lanes) < _LANES:
-            lane = asyncio.create_task(self._work(self._new_batch()), name="asyncqueue-batches")
+            batch = self._new_batch()
+            lane = asyncio.create_task(self._work(batch), name="asyncqueue-batches")
             self._lanes.add(lane)
-            lane.add_done_callback(self._lanes.discard)  # if it was cancelled before it began
+            lane.add_done_callback(partial(self._ended, batch))
         return entry
+
+    def _ended(self, first: Batch[Request, Answer], lane: "asyncio.Task[None]") -> None:
+        """Clear away what a lane leaves that was cancelled before it began, as by a closing event loop."""
+        self._lanes.discard(lane)
+        if lane.cancelled():
+            first.cancel()
 
     def _needs_batch(self) -> bool:
         """Whether somebody waits and no batch is going to take them."""

@@ -605,3 +605,17 @@ async def test_batches_whose_task_was_cancelled_before_it_began_are_not_waited_f
     async with asyncio.timeout(5):
         await batcher.settle()
     assert lane.cancelled()
+
+
+async def test_whoever_waits_for_a_task_that_was_cancelled_before_it_began_is_cancelled_and_the_next_is_served():
+    async def run(batch):
+        return [[request] for request in batch.close()]
+
+    batcher = Batcher(run)
+    waiting = asyncio.create_task(batcher.submit("a"))
+    await asyncio.sleep(0)
+    (lane,) = batcher._lanes
+    lane.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert await batcher.submit("b") == ["b"]
