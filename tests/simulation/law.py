@@ -2,8 +2,9 @@
 
 I1 an acknowledged enqueue is never lost. I2 the receiver's total per id is its quantity, once. I3 a job's token
 only rises, and an old token changes nothing. I4 each job is in exactly one status and the sums add up.
-I5 attempts <= max, and no send begins after the deadline. I6 an audit row if and only if a redrive. I7 once faults
-stop, every job is done or dead within a bound. I8 in flight <= limit, and no send from within a transaction.
+I5 attempts <= max, and no send begins after the deadline, as its holder knows the time. I6 an audit row if and
+only if a redrive. I7 once faults stop, every job is done or dead within a bound. I8 in flight <= limit, and no
+send from within a transaction.
 """
 
 import contextvars
@@ -87,8 +88,16 @@ class Law:
             self._world.fail(f"I8: {process} has {self._sending[process]} sends under way, more than {limit}")
         if in_transaction.get():
             self._world.fail(f"I8: {job.id} is sent from within a transaction")
-        if self._world.wall_ns() // 1_000_000 >= job.deadline:
+        if self._holders_now_ms(process, job) >= job.deadline:
             self._late_sends.add((job.id, job.token))
+
+    def _holders_now_ms(self, process: Any, job: Any) -> int:
+        """Return what time it is to a lease's holder: the time of its claim, and what has passed since then.
+
+        A wall clock that was set forward in between is known to the next claim, not to those who hold a lease.
+        """
+        claimed_ms = job.lease_until - job.lease_ms
+        return int(claimed_ms + (self._world.now_ns - process.told_ns[claimed_ms]) // 1_000_000)
 
     def send_ended(self, process: Any, job: Any, *, is_acked: bool) -> None:
         self._sending[process] -= 1

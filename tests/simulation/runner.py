@@ -57,6 +57,7 @@ class Runner:
         plants.make_templates(self._templates)
         seams.install()
         scenario.watch_transactions()
+        scenario.watch_clock()
         if plant:
             plants.PLANTS[plant].plant()
         gc.collect()

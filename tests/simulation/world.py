@@ -33,6 +33,7 @@ class Process:
         self.is_alive = True
         self.stalled_until_ns = 0
         self.wall_high_ms = 0  # the latest wall-clock time that it has seen
+        self.told_ns: dict[int, int] = {}  # when, in virtual time, the product's clock last told it this time (ms)
         self.threads: list[Any] = []
         self.connections: list[Any] = []
         self.gates: list[Any] = []
