@@ -127,6 +127,10 @@ def test_a_queue_file_that_purges_do_not_keep_small_is_out_of_bounds():
     assert "file" in fault
 
 
+def test_a_queue_file_that_keeps_the_size_of_one_bad_minute_is_within_bounds():
+    assert out_of_bounds([life()], [Sizes(float(at), 0.4 if at < 330 else 0.7, 0.0) for at in range(600)]) == []
+
+
 def test_the_longest_life_of_each_role_is_judged():
     short, long, other = life(seconds=100), life(seconds=500), life(RECEIVER, seconds=50)
     assert longest([short, long, other]) == [long, other]

@@ -19,7 +19,7 @@ MB: Final = 2**20
 SETTLING_S_MIN: Final = 30.0
 SLOPE_MAX: Final = 1.0  # MB an hour
 FLAT_MORE: Final = 3
-GROWTH_MAX: Final = 1.25  # of the queue's file, from the first half's peak on
+GROWTH_MAX: Final = 1.25  # of the queue's file in the last third, from the peak before it on
 SAMPLES_MIN: Final = 10
 SLOPE_S_MIN: Final = 600.0  # an allocator's step of 0.1 MB is 1.2 MB an hour in five minutes, and no leak
 
@@ -127,8 +127,9 @@ def out_of_bounds(lives: Sequence[Life], files: Sequence[Sizes]) -> list[str]:
         ):
             if (more := life.rise(values)) > FLAT_MORE:
                 found.append(f"the {life.role} has {more:g} {what} more at the end than before")
-    half = len(files) // 2
-    before, after = (max((f.queue_mb for f in part), default=0.0) for part in (files[:half], files[half:]))
+    # A file keeps the size of its worst minute; one that grows all the time is half as large again after a third.
+    early = len(files) * 2 // 3
+    before, after = (max((f.queue_mb for f in part), default=0.0) for part in (files[:early], files[early:]))
     if after > GROWTH_MAX * before:
         found.append(f"the queue's file grew from {before:.1f} to {after:.1f} MB, whatever is purged")
     return found
