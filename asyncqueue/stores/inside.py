@@ -1,17 +1,20 @@
-"""Who is inside an effect: whatever waits for the transaction that an effect runs in would wait for ever.
+"""Effects, as their stores see them: how one failed, and who is inside one.
 
-The mark is a context variable, so it follows the effect into the tasks and the threads that it starts; it is void
-once the effect has ended, for those that outlive it.
+Whatever waits for the transaction that an effect runs in would wait for ever. The mark is a context variable: it
+follows the effect into the tasks and the threads that it starts, and is void once the effect has ended, for those
+that outlive it.
 """
 
+import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
+from asyncqueue.errors import BadEffect
 from asyncqueue.job import EffectWork
 
-__all__ = ["is_inside", "marked"]
+__all__ = ["failure_of", "is_inside", "marked"]
 
 
 @dataclass(eq=False, slots=True)
@@ -42,6 +45,20 @@ def marked(effect: EffectWork, owner: object, place: object) -> EffectWork:
             _MARKS.set(before)
 
     return run
+
+
+async def failure_of(effect: EffectWork, connection: Any) -> Exception | None:
+    """Run `effect` on what it may use of its transaction; return what it failed with, None if it did not."""
+    try:
+        await effect(connection)
+    except Exception as error:  # noqa: BLE001 - handed to whoever reported
+        return error
+    except asyncio.CancelledError:  # of something that it waited for: that must not cancel those beside it
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return BadEffect("the effect was cancelled from within; it and the finish were undone")
+    return None
 
 
 def is_inside(owner: object, place: Callable[[], object] | None = None) -> bool:

@@ -1,13 +1,25 @@
 """What both stores do to a set of items before and after SQL: rows on their way in, answers on their way out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from asyncqueue.errors import Conflict, QueueFull, StoreError
 from asyncqueue.job import Job, NewJob, Report, Ticket, brief
 from asyncqueue.lifecycle import Reason, Status
+from asyncqueue.stores.base import QueueDetail, Stats
 
-__all__ = ["by_rounds", "compared", "full", "job_of", "new_row", "parts", "ticket_row"]
+__all__ = [
+    "by_rounds",
+    "compared",
+    "counts_of",
+    "detail_of",
+    "full",
+    "job_of",
+    "new_row",
+    "parts",
+    "stats_of",
+    "ticket_row",
+]
 
 _COMPARED: Final = ("qty", "queue", "kind", "payload")
 
@@ -69,3 +81,48 @@ def job_of(row: Sequence[Any]) -> Job:
     except ValueError:
         raise StoreError(f"the row of job {brief(job_id)} is damaged: reason {brief(middle[7])}") from None
     return Job(seq, job_id, qty, Status(status), *middle)
+
+
+def counts_of(rows: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
+    """Return for each queue of the rows of `statements.STATS` its jobs by status."""
+    queues: dict[str, dict[str, int]] = {}
+    for queue, status, jobs in rows:
+        queues.setdefault(queue, dict.fromkeys(map(str, Status), 0))[status] = jobs
+    return queues
+
+
+def detail_of(found: Mapping[Status, int], due_at_ms: int | None, now_ms: int) -> QueueDetail:
+    """Return what is eligible in a queue, counted by status, and what its first live job says of the time."""
+    lag_ms, next_due_ms = _lag_and_due(due_at_ms, now_ms)
+    return QueueDetail(found[Status.PENDING], found[Status.LEASED], lag_ms, next_due_ms)
+
+
+def stats_of(  # noqa: PLR0913 - what the answer is made of, by name
+    queues: dict[str, dict[str, int]],
+    *,
+    due_at_ms: int | None,
+    now_ms: int,
+    redrives: int,
+    names: Mapping[str, bool],
+    details: dict[str, QueueDetail] | None,
+) -> Stats:
+    """Return the whole answer; `names` says of every queue if it is paused, `details` is None if nobody asked."""
+    lag_ms, next_due_ms = _lag_and_due(due_at_ms, now_ms)
+    return Stats(
+        **{str(status): sum(counts[status] for counts in queues.values()) for status in Status},
+        lag_ms=lag_ms,
+        next_due_ms=next_due_ms,
+        redrives=redrives,
+        ready=None if details is None else sum(each.ready for each in details.values()),
+        expired=None if details is None else sum(each.expired for each in details.values()),
+        queues=queues,
+        paused=tuple(name for name, is_paused in names.items() if is_paused),
+        details=details or {},
+    )
+
+
+def _lag_and_due(at_ms: int | None, now_ms: int) -> tuple[int | None, int | None]:
+    """Return how long the job that fell due first has waited, and how long until one does."""
+    if at_ms is None:
+        return None, None
+    return (now_ms - at_ms if at_ms <= now_ms else None), max(0, at_ms - now_ms)

@@ -2,40 +2,11 @@
 
 import asyncio
 import contextlib
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 
+from tests.spawning import spawn  # noqa: F401 - a fixture
 from tests.store.conftest import clock, new_url, opening, queue, raw, refusal, rows_of, url  # noqa: F401 - fixtures
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def spawn():
-    """Start a Python program as a child process; all of them are gone after the test."""
-    children = []
-
-    def start(code, *arguments):
-        child = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        children.append(child)
-        return child
-
-    yield start
-    for child in children:
-        child.kill()
-        child.communicate()
 
 
 @pytest.fixture

@@ -1,22 +1,16 @@
 """What the tests of the SQLite store share: child processes, conditions to wait for, and hooks on the driver."""
 
 import contextlib
-import os
 import sqlite3
-import subprocess
-import sys
-import textwrap
 import threading
 import time
-from pathlib import Path
 
 import aiosqlite
 import psutil
 import pytest
 
 from asyncqueue.stores.sqlite import statements
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.spawning import spawn  # noqa: F401 - a fixture
 
 
 @pytest.fixture
@@ -29,29 +23,6 @@ def no_sync(monkeypatch):
     """Do not wait for the disk: for tests of anything but durability."""
     fast = {name: (journal, "PRAGMA synchronous=OFF") for name, (journal, _) in statements.PRAGMAS.items()}
     monkeypatch.setattr(statements, "PRAGMAS", fast)
-
-
-@pytest.fixture
-def spawn():
-    """Start a Python program as a child process; all of them are gone after the test."""
-    children = []
-
-    def start(code, *arguments):
-        child = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        children.append(child)
-        return child
-
-    yield start
-    for child in children:
-        child.kill()
-        child.communicate()
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 The server has no way to forbid that, so the statements are looked at before they are sent.
 """
 
-import asyncio
 import re
 from typing import Any, Final
 
 from asyncqueue.errors import BadEffect
 from asyncqueue.job import EffectWork
+from asyncqueue.stores.inside import failure_of
 from asyncqueue.stores.postgres.connection import Connection
 
 __all__ = ["EffectConnection", "ends_transaction", "run_effect"]
@@ -77,14 +77,5 @@ def _refusal() -> BadEffect:
 async def run_effect(effect: EffectWork, connection: Connection) -> Exception | None:
     """Run `effect` and return what it failed with, None if it did not."""
     lent = EffectConnection(connection)
-    failure: Exception | None = None
-    try:
-        await effect(lent)
-    except Exception as error:  # noqa: BLE001 - handed to whoever reported
-        failure = error
-    except asyncio.CancelledError:  # of something that it waited for: that must not cancel those beside it
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        failure = BadEffect("the effect was cancelled from within; it and the finish were undone")
+    failure = await failure_of(effect, lent)
     return _refusal() if lent.refused else failure

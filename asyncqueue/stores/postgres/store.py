@@ -33,7 +33,18 @@ from asyncqueue.stores.postgres.effects import run_effect
 from asyncqueue.stores.postgres.floor import Floor, Sight, Signs
 from asyncqueue.stores.postgres.listen import Listener
 from asyncqueue.stores.postgres.turns import Turns
-from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
+from asyncqueue.stores.sets import (
+    by_rounds,
+    compared,
+    counts_of,
+    detail_of,
+    full,
+    job_of,
+    new_row,
+    parts,
+    stats_of,
+    ticket_row,
+)
 
 __all__ = ["PostgresStore", "PostgresTransaction"]
 
@@ -456,41 +467,26 @@ class PostgresStore:
 
     async def stats(self, *, detail: bool = False) -> Stats:
         """See `stores.base.Store`."""
-        queues: dict[str, dict[str, int]] = {}
-        for queue, status, jobs in await self._database.read(statements.STATS):
-            queues.setdefault(queue, dict.fromkeys(map(str, Status), 0))[status] = jobs
-        totals = {str(status): sum(counts[status] for counts in queues.values()) for status in Status}
-        ((due, now_ms),) = await self._database.read(statements.NEXT_DUE, self._now_ms())
+        queues = counts_of(await self._database.read(statements.STATS))
+        ((due_at_ms, now_ms),) = await self._database.read(statements.NEXT_DUE, self._now_ms())
         ((redrives,),) = await self._database.read(statements.REDRIVES)
-        details = await self._details(list(queues), now_ms) if detail else {}
-        paused = tuple(name for name, is_paused in (await self.queues()).items() if is_paused)
-        return Stats(
-            **totals,
-            lag_ms=now_ms - due if due is not None and due <= now_ms else None,
-            next_due_ms=None if due is None else max(0, due - now_ms),
+        return stats_of(
+            queues,
+            due_at_ms=due_at_ms,
+            now_ms=now_ms,
             redrives=redrives,
-            ready=sum(each.ready for each in details.values()) if detail else None,
-            expired=sum(each.expired for each in details.values()) if detail else None,
-            queues=queues,
-            paused=paused,
-            details=details,
+            names=await self.queues(),
+            details=await self._details(list(queues), now_ms) if detail else None,
         )
 
     async def _details(self, queues: list[str], now_ms: int) -> dict[str, QueueDetail]:
         """Return the detail of each queue; its eligible jobs, pending and leased, are counted up to a bound."""
         due = dict(await self._database.read(statements.DUE_BY_QUEUE))
         rows = await self._database.read(statements.PICK, now_ms, queues, [_DETAIL_MAX] * len(queues), None)
-        found = Counter((queue, status) for queue, _seq, _priority, status in rows)
-        details: dict[str, QueueDetail] = {}
-        for queue in queues:
-            at_ms = due.get(queue)
-            details[queue] = QueueDetail(
-                ready=found[queue, Status.PENDING],
-                expired=found[queue, Status.LEASED],
-                lag_ms=now_ms - at_ms if at_ms is not None and at_ms <= now_ms else None,
-                next_due_ms=None if at_ms is None else max(0, at_ms - now_ms),
-            )
-        return details
+        found: dict[str, Counter[Status]] = {queue: Counter() for queue in queues}
+        for queue, _seq, _priority, status in rows:
+            found[queue][status] += 1
+        return {queue: detail_of(found[queue], due.get(queue), now_ms) for queue in queues}
 
     def _filter(self, wanted: JobFilter) -> tuple[Any, ...]:
         return (

@@ -34,7 +34,19 @@ from asyncqueue.job import (
 )
 from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
-from asyncqueue.stores.sets import by_rounds, compared, full, job_of, new_row, parts, ticket_row
+from asyncqueue.stores.inside import failure_of
+from asyncqueue.stores.sets import (
+    by_rounds,
+    compared,
+    counts_of,
+    detail_of,
+    full,
+    job_of,
+    new_row,
+    parts,
+    stats_of,
+    ticket_row,
+)
 from asyncqueue.stores.sqlite import schema, statements
 from asyncqueue.stores.sqlite.alarm import Alarm
 from asyncqueue.stores.sqlite.connection import Database, Profile, Unwritable
@@ -79,16 +91,8 @@ class _EffectGuard:
     async def failure_of(self, effect: EffectWork, connection: aiosqlite.Connection) -> Exception | None:
         """Run `effect` and return what it failed with, None if it did not."""
         self._is_running, self._refused = True, False
-        failure: Exception | None = None
         try:
-            await effect(connection)
-        except Exception as error:  # noqa: BLE001 - handed to whoever reported
-            failure = error
-        except asyncio.CancelledError:  # of something that it waited for: that must not cancel those beside it
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            failure = BadEffect("the effect was cancelled from within; it and the finish were undone")
+            failure = await failure_of(effect, connection)
         finally:
             self._is_running = False
         if self._refused:
@@ -503,24 +507,16 @@ class SqliteStore:
     async def stats(self, *, detail: bool = False) -> Stats:
         """See `stores.base.Store`."""
         now_ms = self._clock.now_ms()
-        queues: dict[str, dict[str, int]] = {}
-        for queue, status, jobs in await self._database.read(statements.STATS):
-            queues.setdefault(queue, dict.fromkeys(map(str, Status), 0))[status] = jobs
-        totals = {str(status): sum(counts[status] for counts in queues.values()) for status in Status}
-        (due,) = (await self._database.read(statements.NEXT_DUE, {"queues": None}))[0]
+        queues = counts_of(await self._database.read(statements.STATS))
+        ((due_at_ms,),) = await self._database.read(statements.NEXT_DUE, {"queues": None})
         ((redrives,),) = await self._database.read(statements.REDRIVES)
-        details = await self._details(queues, now_ms) if detail else {}
-        paused = tuple(name for name, is_paused in (await self.queues()).items() if is_paused)
-        return Stats(
-            **totals,
-            lag_ms=now_ms - due if due is not None and due <= now_ms else None,
-            next_due_ms=None if due is None else max(0, due - now_ms),
+        return stats_of(
+            queues,
+            due_at_ms=due_at_ms,
+            now_ms=now_ms,
             redrives=redrives,
-            ready=sum(each.ready for each in details.values()) if detail else None,
-            expired=sum(each.expired for each in details.values()) if detail else None,
-            queues=queues,
-            paused=paused,
-            details=details,
+            names=await self.queues(),
+            details=await self._details(queues, now_ms) if detail else None,
         )
 
     async def _details(self, queues: Iterable[str], now_ms: int) -> dict[str, QueueDetail]:
@@ -530,13 +526,7 @@ class SqliteStore:
         for queue in queues:
             asked = {"queue": queue, "now": now_ms, "limit": _DETAIL_MAX, "kinds": None}
             found = Counter(row[2] for row in await self._database.read(statements.PICK, asked))
-            at_ms = due.get(queue)
-            details[queue] = QueueDetail(
-                ready=found[Status.PENDING],
-                expired=found[Status.LEASED],
-                lag_ms=now_ms - at_ms if at_ms is not None and at_ms <= now_ms else None,
-                next_due_ms=None if at_ms is None else max(0, at_ms - now_ms),
-            )
+            details[queue] = detail_of(found, due.get(queue), now_ms)
         return details
 
     def _filter(self, wanted: JobFilter) -> dict[str, Any]:
