@@ -14,6 +14,7 @@ class Queues:
 
     def __init__(self, **jobs):
         self.jobs = jobs
+        self.held = set()  # their jobs are due, but another claim is about to take them
         self.named = 0
 
     async def ring(self, after, until, count):
@@ -24,7 +25,7 @@ class Queues:
     async def take(self, rooms):
         rows = []
         for name, room in rooms.items():
-            count = min(room, self.jobs[name])
+            count = 0 if name in self.held else min(room, self.jobs[name])
             rows += [{"queue": name, "seq": n} for n in range(self.jobs[name], self.jobs[name] - count, -1)]
             self.jobs[name] -= count
         return rows
@@ -56,6 +57,22 @@ async def test_claim_asks_for_no_more_queues_than_it_wants_jobs():
 async def test_jobs_are_shared_by_queues_that_have_enough(jobs, limit, shares):
     taken = await claimed(Turns(), Queues(**jobs), limit)
     assert {name: taken.count(name) for name in set(taken)} == shares
+
+
+@pytest.mark.parametrize("served", ["a", "b", "c"])
+async def test_what_a_short_queue_leaves_over_goes_to_those_that_had_less(served):
+    turns = Turns()
+    turns._served.note(0, served)
+    taken = await claimed(turns, Queues(a=1, b=50, c=50), 5)
+    assert sorted(taken) == ["a", "b", "b", "c", "c"]
+
+
+async def test_queue_that_is_asked_last_gets_no_more_than_the_first_one():
+    turns, queues = Turns(), Queues(a=50, b=1, c=1, d=1, e=1, f=50)
+    turns._served.note(0, "f")
+    queues.held = set("bcde")
+    taken = await claimed(turns, queues, 5)
+    assert sorted(taken) in (["a", "a", "a", "f", "f"], ["a", "a", "f", "f", "f"])
 
 
 async def test_ring_goes_on_where_it_stopped_and_jobs_of_a_queue_come_in_order():

@@ -4,6 +4,7 @@ Only as many queues are asked as there are jobs wanted: a claim's cost is bounde
 there are.
 """
 
+import heapq
 import random
 from collections.abc import Awaitable, Callable
 from operator import itemgetter
@@ -43,19 +44,30 @@ class Turns:
 async def _shared(limit: int, ring: Ring, take: Take) -> dict[str, list[Any]]:
     """Lease `limit` jobs, shared evenly by the queues that have enough, in the order of turns, then of seq."""
     lines: dict[str, list[Any]] = {}
+    hungry: list[str] = []  # gave all that was asked of them, so they may have more
     left = limit
-    names = await ring.next(left)
-    while names:
-        share, more = divmod(left, len(names))
-        rooms = {name: share + (place < more) for place, name in enumerate(names)}
+    while left:
+        names = [*await ring.next(left), *hungry]
+        if not names:
+            break
         lines |= {name: lines.get(name, []) for name in names}
+        rooms = _rooms(left, {name: len(lines[name]) for name in names})
         given = dict.fromkeys(names, 0)
         for row in await take(rooms):
             lines[row["queue"]].append(row)
             given[row["queue"]] += 1
         left -= sum(given.values())
-        if not left:
-            break
-        # who gave all that was asked for may have more, but those come first who were not asked yet
-        names = await ring.next(left) or [name for name in names if given[name] == rooms[name]][:left]
+        hungry = [name for name in names if given[name] == rooms.get(name, 0)]
     return {name: sorted(rows, key=itemgetter("seq")) for name, rows in lines.items()}
+
+
+def _rooms(count: int, had: dict[str, int]) -> dict[str, int]:
+    """Return how many of `count` jobs each queue may give, so that all have as many in the end, or one more."""
+    heap = [(number, place, name) for place, (name, number) in enumerate(had.items())]
+    heapq.heapify(heap)
+    for _ in range(count):
+        number, place, name = heap[0]
+        heapq.heapreplace(heap, (number + 1, place, name))
+    return {
+        name: number - had[name] for number, _place, name in sorted(heap, key=itemgetter(1)) if number > had[name]
+    }
