@@ -1,5 +1,6 @@
 """Which tests reach which part of a file: its lines by coverage, its constants by who asks for them."""
 
+import re
 import sys
 import types
 from collections import defaultdict
@@ -41,7 +42,9 @@ class Reach:
         module = sys.modules.get(self._module)
         texts = {name: _text(value) for name, value in vars(module).items() if name.isupper()} if module else {}
         names = {
-            name: sorted(set().union(*(self._names[user] for user in texts if text and text in texts[user])))
+            name: sorted(
+                set().union(*(self._names[user] for user in texts if text and _is_part(text, texts[user])))
+            )
             for name, text in texts.items()
         }
         return {"lines": {line: sorted(filter(None, tests)) for line, tests in lines.items()}, "names": names}
@@ -54,6 +57,11 @@ def _recorded(names: dict[str, set[str]], test: Any) -> type[types.ModuleType]:
             return super().__getattribute__(name)
 
     return Recorded
+
+
+def _is_part(text: str, whole: str) -> bool:
+    """Tell whether a text, or the template that it is, went into another one."""
+    return max(re.split(r"\{\w*\}", text), key=len) in whole
 
 
 def _text(value: object) -> str:
