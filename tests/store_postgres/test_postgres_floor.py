@@ -8,8 +8,10 @@ import pytest
 from asyncqueue import outbox
 from asyncqueue.job import NewJob, Report
 from asyncqueue.queue import Queue
+from asyncqueue.stores.base import Claim
 from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.connection import in_schema
+from asyncqueue.stores.postgres.floor import Signs
 from asyncqueue.stores.sets import new_row
 from tests.store.raw import schema_of, server_of
 
@@ -52,8 +54,56 @@ async def test_claims_go_on_in_order_to_the_very_last_job(known):
 
 
 async def test_better_priority_of_another_process_comes_first(known, other):
-    await other.enqueue("urgent", 1, priority=1)
-    assert await ids(known, 2) == ["urgent", "j302"]
+    await other.enqueue_many([NewJob(f"urgent{n}", 1, priority=1) for n in range(2)])
+    assert await ids(known, 3) == ["urgent0", "urgent1", "j302"]
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {},
+        {"priority": 1},
+        {"queue": "a-before"},
+        {"queue": "z-behind"},
+        {"priority": 1, "queue": "a-before"},
+        {"priority": 1, "queue": "z-behind"},
+    ],
+)
+async def test_jobs_beside_that_have_ended_do_not_make_a_claim_begin_anew(known, other, beside):
+    await other.enqueue_many([NewJob(f"k{n}", 1, **beside) for n in range(2)])
+    for job_id in ("k0", "k1"):
+        assert await other.cancel(job_id)
+    await begins_at_its_floor(known)
+
+
+async def test_lower_priority_beside_does_not_make_a_claim_begin_anew(known, other):
+    await other.enqueue_many([NewJob(f"k{n}", 1, priority=-1) for n in range(2)])
+    await begins_at_its_floor(known)
+
+
+async def test_queue_that_was_resumed_does_not_make_a_claim_begin_anew(known, other):
+    await other.pause("default")
+    await other.pause("elsewhere")
+    await other.resume("default")
+    await begins_at_its_floor(known)
+
+
+async def begins_at_its_floor(queue):
+    """Claim once more: a claim that begins anew forgets how old the floor is that it was given."""
+    floor = queue._store._sight.floor._replace(until=time.monotonic() + 60)
+    queue._store._sight = queue._store._sight._replace(floor=floor)
+    assert await ids(queue, 1) == ["j302"]
+    assert queue._store._sight.floor.until == floor.until
+
+
+@pytest.mark.parametrize("beside", [{"queue": "a-before"}, {"priority": 1}, {"queue": "a-before", "priority": 1}])
+async def test_first_bucket_is_that_of_the_queue_and_level_that_were_asked_whatever_came_between(
+    known, other, beside
+):
+    await other.enqueue_many([NewJob(f"k{n}", 1, **beside) for n in range(2)])
+    claim = Claim("w", 1, 1_000)
+    (row,) = await known._store.write(lambda transaction: transaction._take(0, {"default": 1}, claim))
+    assert Signs.read(row["signs"]).first == row["seq"] >> 7 == 2
 
 
 @pytest.mark.parametrize("name", ["a-before", "z-behind"])
