@@ -90,10 +90,10 @@ async def test_ring_names_the_queues_of_a_stretch_with_something_due_and_no_othe
     table.put("x-better", *[("pending", "job", 0, 0)] * 2, priority=1)
     table.put("y-worse", *[("pending", "job", 0, 0)] * 2, priority=-1)
     table.pause(h_paused=True, i_resumed=False, z_unused=True)
-    names = [None, "", "b-due", "c-fax", "d", "g-deep", "i-resumed", "z"]
+    begins, ends = ["", "b-due", "d", "i-resumed"], [None, "", "c-fax", "g-deep", "z"]
     wanted = [None, [], ["c-fax", "g-deep", "h-paused"], ["b-due"]]
     for after, until, kinds, queues, count in itertools.product(
-        names[1:], names, [None, ["job"], ["fax", "none"]], wanted, [1, 2, 9]
+        begins, ends, [None, ["job"], ["fax", "none"]], wanted, [1, 9]
     ):
         expected = [
             name

@@ -488,17 +488,19 @@ _COLUMNS: Final = """seq, id, qty, status, attempts, max_attempts, token, availa
 
 GET: Final = f"SELECT {_COLUMNS} FROM asyncqueue.jobs WHERE id = ANY($1::text[])"  # noqa: S608 - constants
 
-# $2 status, $3 queue, $4 kind, $5 reason, $6 prefix of the id, $7 age, $8 after which seq
+# $2 status, $3 queue, $4 kind, $5 reason, $6 prefix of the id, $7 age; of a page $8 after which seq, $9 its length
 _FILTER: Final = f"""
-  AND seq > $8 AND ($3::text IS NULL OR queue = $3) AND ($4::text IS NULL OR kind = $4)
+  AND ($3::text IS NULL OR queue = $3) AND ($4::text IS NULL OR kind = $4)
   AND ($5::text IS NULL OR reason = $5) AND ($6::text IS NULL OR starts_with(id, $6))
   AND ($7::bigint IS NULL OR coalesce(finished_at, available_at) <= {_NOW} - $7)
 """
 LIST: Final = f"""
-SELECT {_COLUMNS} FROM asyncqueue.jobs WHERE ($2::text IS NULL OR status = $2) {_FILTER} ORDER BY seq LIMIT $9
+SELECT {_COLUMNS} FROM asyncqueue.jobs WHERE ($2::text IS NULL OR status = $2) {_FILTER}
+  AND seq > $8 ORDER BY seq LIMIT $9
 """  # noqa: S608 - a constant, joined from constants
 LIST_DEAD: Final = f"""
-SELECT {_COLUMNS} FROM asyncqueue.jobs WHERE status = 'dead' AND $2::text = 'dead' {_FILTER} ORDER BY seq LIMIT $9
+SELECT {_COLUMNS} FROM asyncqueue.jobs WHERE status = 'dead' AND $2::text = 'dead' {_FILTER}
+  AND seq > $8 ORDER BY seq LIMIT $9
 """  # noqa: S608 - a constant, joined from constants
 COUNT: Final = f"""
 SELECT count(*) FROM asyncqueue.jobs WHERE ($2::text IS NULL OR status = $2) {_FILTER}

@@ -450,7 +450,8 @@ class PostgresStore:
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """See `stores.base.Store`."""
         statement = statements.LIST_DEAD if wanted.status is Status.DEAD else statements.LIST
-        return [job_of(row) for row in await self._database.read(statement, *self._filter(wanted), wanted.limit)]
+        page = (wanted.after_seq, wanted.limit)
+        return [job_of(row) for row in await self._database.read(statement, *self._filter(wanted), *page)]
 
     async def count(self, wanted: JobFilter) -> int:
         """See `stores.base.Store`."""
@@ -497,7 +498,6 @@ class PostgresStore:
             wanted.reason,
             wanted.id_prefix,
             wanted.older_than_ms,
-            wanted.after_seq,
         )
 
     async def next_due_ms(
