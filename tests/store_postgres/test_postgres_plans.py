@@ -39,6 +39,7 @@ PLANS = {
     "LIST_DEAD": ((None, "dead", None, None, None, None, None, 0, 10), {"jobs_dead"}),
     "HISTORY": (("a", 10), {"attempts_by_id", "redrives_by_id"}),
 }
+SORTS = {"CLAIM": 1, "PICK": 1, "HISTORY": 1}  # of the due jobs of one fine bucket, of the lines of one job
 
 
 @pytest.fixture
@@ -63,6 +64,7 @@ async def test_hot_statement_walks_its_indexes_and_no_table(explain, name):
     assert set(re.findall(r"(?:using|Scan on) (\w+_(?:\w+))", plan)) >= indexes, plan
     assert "Seq Scan on jobs" not in plan
     assert "Seq Scan on attempts" not in plan
+    assert plan.count("Sort Key") == SORTS.get(name, 0), plan
 
 
 async def test_next_due_of_some_queues_asks_no_other_ones(own_url):
@@ -74,16 +76,57 @@ async def test_next_due_of_some_queues_asks_no_other_ones(own_url):
             ]
         )
         assert 3_600_000 < await queue.next_due_ms(["q100", "q200", "none"]) <= 3_700_000
-    connection = await asyncpg.connect(server_of(own_url), server_settings=statements.settings(10_000))
-    sql = in_schema(statements.NEXT_DUE_OF_QUEUES, schema_of(own_url))
-    (row,) = await connection.fetch(
-        f"EXPLAIN (ANALYZE, TIMING off, FORMAT json) {sql}", None, ["q100", "q200", "none"]
+    looks = await looks_at_jobs(own_url, "NEXT_DUE_OF_QUEUES", None, ["q100", "q200", "none"])
+    assert sum(node["Actual Loops"] for node in looks) <= 16  # 4 for the levels, 9 for three queues, 2 behind jobs
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in looks) <= 5
+
+
+WALKS = {  # and how many looks: one for each bucket and one behind the last, for PICK one more whether it is due
+    "PICK": ((None, ["default"], [5], None), 2 + 9 + 8),
+    "NEXT_DUE": ((None,), 9),
+    "NEXT_DUE_OF_QUEUES": ((None, ["default"]), 2 + 9),
+    "DUE_BY_QUEUE": ((), 9),
+}
+
+
+@pytest.mark.parametrize("name", WALKS)
+async def test_walk_costs_a_look_for_each_coarse_bucket_whatever_is_in_it(own_url, name):
+    async with Queue.open(own_url) as queue:
+        await queue.enqueue("j0", 1, delay_ms=3_600_000)
+        await put_later(own_url, coarse=8, fine=50)
+        await queue.cancel("j0")
+    arguments, at_most = WALKS[name]
+    looks = await looks_at_jobs(own_url, name, *arguments)
+    assert sum(node["Actual Loops"] for node in looks) <= at_most
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in looks) <= at_most
+
+
+async def put_later(url, coarse, fine):
+    """Two jobs like j0 in each of so many fine buckets of each of so many coarse ones behind its own."""
+    connection = await asyncpg.connect(server_of(url))
+    await connection.execute(
+        in_schema(
+            "INSERT INTO asyncqueue.jobs"
+            " (seq, id, qty, status, attempts, max_attempts, token, available_at, deadline)"
+            " SELECT seq, 'k' || seq, 1, 'pending', 0, 1, 0, available_at, deadline"
+            f" FROM (SELECT c * 16384 + f * 128 + n AS seq FROM generate_series(1, {coarse}) AS c,"
+            f" generate_series(1, {fine}) AS f, generate_series(0, 1) AS n) AS seqs,"
+            " (SELECT available_at, deadline FROM asyncqueue.jobs WHERE id = 'j0') AS j0",
+            schema_of(url),
+        )
     )
+    await connection.close()
+
+
+async def looks_at_jobs(url, name, *arguments):
+    """What the plan of a statement tells of its looks at the jobs, after it was run."""
+    connection = await asyncpg.connect(server_of(url), server_settings=statements.settings(10_000))
+    sql = in_schema(getattr(statements, name), schema_of(url))
+    (row,) = await connection.fetch(f"EXPLAIN (ANALYZE, TIMING off, FORMAT json) {sql}", *arguments)
     await connection.close()
     looks = [node for node in nodes(json.loads(row[0])[0]["Plan"]) if node.get("Relation Name") == "jobs"]
     assert looks
-    assert sum(node["Actual Loops"] for node in looks) <= 16  # 4 for the levels, 9 for three queues, 2 behind jobs
-    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in looks) <= 5
+    return looks
 
 
 def nodes(plan):
