@@ -71,6 +71,15 @@ TARGETS: Final = (
     Target("asyncqueue/stores/shield.py", ("tests/store_sqlite", "tests/contract/test_contract_cancellation.py")),
     Target("asyncqueue/stores/sqlite/store.py", ("tests/store", "tests/store_sqlite", "tests/queue")),
     Target("asyncqueue/stores/sqlite/turns.py", ("tests/store", "tests/queue/test_queue_turns.py")),
-    Target("asyncqueue/stores/ring.py", ("tests/store_postgres", "tests/queue/test_queue_turns.py")),
+    Target(
+        "asyncqueue/stores/ring.py",
+        (
+            "tests/store_postgres/test_postgres_turns.py",
+            "tests/store_postgres/test_postgres_troubles.py",
+            "tests/queue/test_queue_turns.py",
+        ),
+        on="postgres",
+    ),
+    Target("asyncqueue/stores/inside.py", ("tests/queue/test_queue_inside.py",)),
     Target("asyncqueue/stores/sqlite/connection.py", ("tests/store_sqlite",)),
 )
