@@ -81,11 +81,13 @@ async def test_next_due_of_some_queues_asks_no_other_ones(own_url):
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in looks) <= 5
 
 
-WALKS = {  # and how many looks: one for each bucket and one behind the last, for PICK one more whether it is due
-    "PICK": ((None, ["default"], [5], None), 2 + 9 + 8),
-    "NEXT_DUE": ((None,), 9),
+# How many looks: one for each level, one for each coarse bucket of a queue and one behind the last of them. PICK
+# looks once more in each whether something is due, and through the fine ones of that which has it.
+WALKS = {
+    "PICK": ((None, ["default"], [5], None), 2 + 9 + 8 + 1 + 127),
+    "NEXT_DUE": ((None,), 17),
     "NEXT_DUE_OF_QUEUES": ((None, ["default"]), 2 + 9),
-    "DUE_BY_QUEUE": ((), 9),
+    "DUE_BY_QUEUE": ((), 17),
 }
 
 
@@ -93,7 +95,7 @@ WALKS = {  # and how many looks: one for each bucket and one behind the last, fo
 async def test_walk_costs_a_look_for_each_coarse_bucket_whatever_is_in_it(own_url, name):
     async with Queue.open(own_url) as queue:
         await queue.enqueue("j0", 1, delay_ms=3_600_000)
-        await put_later(own_url, coarse=8, fine=50)
+        await put_behind(own_url, coarse=8, fine=50)
         await queue.cancel("j0")
     arguments, at_most = WALKS[name]
     looks = await looks_at_jobs(own_url, name, *arguments)
@@ -101,20 +103,23 @@ async def test_walk_costs_a_look_for_each_coarse_bucket_whatever_is_in_it(own_ur
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in looks) <= at_most
 
 
-async def put_later(url, coarse, fine):
-    """Two jobs like j0 in each of so many fine buckets of each of so many coarse ones behind its own."""
+async def put_behind(url, coarse, fine):
+    """Two jobs like j0, due as late, in each of so many fine buckets of so many coarse ones behind its own.
+
+    Beside them two of another queue that are due, and in the last coarse bucket one of its own queue that is.
+    """
     connection = await asyncpg.connect(server_of(url))
-    await connection.execute(
-        in_schema(
-            "INSERT INTO asyncqueue.jobs"
-            " (seq, id, qty, status, attempts, max_attempts, token, available_at, deadline)"
-            " SELECT seq, 'k' || seq, 1, 'pending', 0, 1, 0, available_at, deadline"
-            f" FROM (SELECT c * 16384 + f * 128 + n AS seq FROM generate_series(1, {coarse}) AS c,"
-            f" generate_series(1, {fine}) AS f, generate_series(0, 1) AS n) AS seqs,"
-            " (SELECT available_at, deadline FROM asyncqueue.jobs WHERE id = 'j0') AS j0",
-            schema_of(url),
-        )
-    )
+    insert = """
+        INSERT INTO asyncqueue.jobs
+          (seq, id, qty, status, attempts, max_attempts, token, available_at, deadline, queue)
+        SELECT seq, 'k' || seq, 1, 'pending', 0, 1, 0, CASE WHEN n < 2 THEN available_at ELSE 0 END, deadline,
+          CASE WHEN n IN (2, 3) THEN 'other' ELSE 'default' END
+        FROM (
+          SELECT c * 16384 + f * 128 + n AS seq, n
+          FROM generate_series(1, $1) AS c, generate_series(1, $2) AS f, generate_series(0, 4) AS n
+          WHERE n < 4 OR (c = $1 AND f = 1)) AS seqs,
+        (SELECT available_at, deadline FROM asyncqueue.jobs WHERE id = 'j0') AS j0"""
+    await connection.execute(in_schema(insert, schema_of(url)), coarse, fine)
     await connection.close()
 
 
