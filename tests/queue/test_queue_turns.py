@@ -268,6 +268,21 @@ async def test_next_due_and_lag_do_not_count_paused_queues(queue, clock):
     assert await queue.next_due_ms() == 0
 
 
+async def test_only_paused_queues_have_nothing_due_whatever_others_are_paused_or_were(queue):
+    for number, name in enumerate(("held", "resumed", "plain")):
+        await queue.enqueue(name, 1, queue=name, delay_ms=100 + number)
+    for name in ("held", "resumed", "unused"):
+        await queue.pause(name)
+    await queue.resume("resumed")
+    due_ms = {"held": None, "resumed": 101, "plain": 102}
+    assert {name: await queue.next_due_ms([name]) for name in due_ms} == due_ms
+    assert {name: await queue.next_due_ms([name], ["job"]) for name in due_ms} == due_ms
+    assert await queue.next_due_ms() == await queue.next_due_ms(kinds=["job"]) == 101
+    assert await queue.next_due_ms(list(due_ms)) == 101
+    details = (await queue.stats(detail=True)).details
+    assert {name: detail.next_due_ms for name, detail in details.items()} == due_ms
+
+
 async def test_resume_wakes_who_waits_for_work(queue):
     await fill(queue, held=1)
     await queue.pause("held")

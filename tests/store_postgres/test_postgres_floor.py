@@ -89,10 +89,11 @@ async def test_queue_that_was_resumed_does_not_make_a_claim_begin_anew(known, ot
 
 
 async def begins_at_its_floor(queue):
-    """Claim once more: a claim that begins anew forgets how old the floor is that it was given."""
+    """Claim on: a claim that begins anew forgets how old the floor is that it was given."""
     floor = queue._store._sight.floor._replace(until=time.monotonic() + 60)
     queue._store._sight = queue._store._sight._replace(floor=floor)
     assert await ids(queue, 1) == ["j302"]
+    assert await ids(queue, 2) == ["j303", "j304"]
     assert queue._store._sight.floor.until == floor.until
 
 
