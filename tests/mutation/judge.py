@@ -28,7 +28,7 @@ import pytest
 from tests.mutation.operators import Mutant
 from tests.mutation.reach import Reach
 
-__all__ = ["Judge", "Verdict"]
+__all__ = ["Judge", "Verdict", "ordered"]
 
 ROOT: Final = Path(__file__).parents[2]
 _NOT_COPIED: Final = shutil.ignore_patterns("__pycache__", ".*", "*.egg-info", "build")
@@ -72,7 +72,7 @@ class _Told:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._order is not None:
-            items[:] = _ordered([item for item in items if item.nodeid in self._order], self._order)
+            items[:] = ordered([item for item in items if item.nodeid in self._order], self._order)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] += report.duration
@@ -84,18 +84,19 @@ class _Told:
             self.failed = self.failed or f"{report.nodeid} (cannot be collected)"
 
 
-def _ordered(items: list[pytest.Item], order: dict[str, float]) -> list[pytest.Item]:
-    """Return who has killed before first, then the files one after the other, the faster ones before.
+def ordered(items: list[pytest.Item], order: dict[str, float]) -> list[pytest.Item]:
+    """Return those who have killed before first, then the files one after the other, the faster ones before.
 
     Not every test by its own time: what a file sets up once would be set up again at each change of files.
     """
-    rest: dict[Path, list[float]] = defaultdict(list)
+    files: dict[Path, list[float]] = defaultdict(list)
     for item in items:
-        rest[item.path].append(order[item.nodeid])
+        if order[item.nodeid] >= 0:
+            files[item.path].append(order[item.nodeid])
 
     def place(item: pytest.Item) -> tuple[float, float, str, float]:
         own = order[item.nodeid]
-        return (own, 0.0, "", 0.0) if own < 0 else (0.0, fmean(rest[item.path]), str(item.path), own)
+        return (own, 0.0, "", 0.0) if own < 0 else (0.0, fmean(files[item.path]), str(item.path), own)
 
     return sorted(items, key=place)
 

@@ -10,7 +10,7 @@ from typing import Any
 import coverage
 import pytest
 
-__all__ = ["Reach"]
+__all__ = ["Reach", "went_into"]
 
 
 class Reach:
@@ -43,7 +43,7 @@ class Reach:
         texts = {name: _text(value) for name, value in vars(module).items() if name.isupper()} if module else {}
         names = {
             name: sorted(
-                set().union(*(self._names[user] for user in texts if text and _is_part(text, texts[user])))
+                set().union(*(self._names[user] for user in texts if text and went_into(text, texts[user])))
             )
             for name, text in texts.items()
         }
@@ -59,9 +59,9 @@ def _recorded(names: dict[str, set[str]], test: Any) -> type[types.ModuleType]:
     return Recorded
 
 
-def _is_part(text: str, whole: str) -> bool:
+def went_into(text: str, whole: str) -> bool:
     """Tell whether a text, or the template that it is, went into another one."""
-    return max(re.split(r"\{\w*\}", text), key=len) in whole
+    return all(piece in whole for piece in re.split(r"\{\w*\}", text))
 
 
 def _text(value: object) -> str:

@@ -5,11 +5,14 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.mutation.__main__ import EQUIVALENT, equivalents, key
+from tests.mutation.judge import ordered
 from tests.mutation.operators import mutants_of
+from tests.mutation.reach import went_into
 from tests.mutation.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
@@ -118,6 +121,21 @@ def test_a_break_is_killed_by_a_test_or_by_the_clock_or_survives(tmp_path):
     assert by["return None"] is not None
     assert by["n -= 2"] == "tests/test_law.py::test_count" or by["n -= 2"] is None
     assert by["pass"] == "the clock, or the end of its process"
+
+
+def test_likely_killers_come_first_and_then_one_file_after_the_other_the_faster_before():
+    order = {"slow::a": 0.9, "slow::b": 0.1, "fast::a": 0.3, "fast::b": 0.2, "slow::killer": -99.5}
+    items = [SimpleNamespace(nodeid=name, path=Path(name.partition("::")[0])) for name in order]
+    named = [item.nodeid for item in ordered(items, order)]
+    assert named == ["slow::killer", "fast::b", "fast::a", "slow::b", "slow::a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_part"),
+    [("due <= 5", True), ("SELECT {b} WHERE due <= {now} AND x", False), ("({floor} WHERE due <= {now})", True)],
+)
+def test_text_is_part_of_another_also_as_a_template(text, is_part):
+    assert went_into(text, "SELECT 1 WHERE due <= 5 LIMIT 1") is is_part
 
 
 @pytest.mark.parametrize("file", sorted({target.file for target in TARGETS}))
