@@ -64,6 +64,14 @@ async def test_detail_counts_what_is_ready_and_expired_and_plain_stats_do_not_lo
     assert (plain.lag_ms, plain.next_due_ms) == (30_000, 0)
 
 
+async def test_detail_counts_no_job_that_can_only_die(queue, raw, clock):
+    await queue.enqueue_many([NewJob("late", 1, ttl_ms=10), NewJob("spent", 1), NewJob("good", 1, ttl_ms=11)])
+    raw.execute("UPDATE jobs SET attempts = max_attempts WHERE id = 'spent'")
+    clock.advance(10)
+    detailed = await queue.stats(detail=True)
+    assert (detailed.pending, detailed.ready, detailed.expired) == (3, 1, 0)
+
+
 async def test_stats_of_an_empty_queue_are_all_nothing(queue):
     stats = await queue.stats(detail=True)
     assert (stats.total, stats.live, stats.lag_ms, stats.next_due_ms, stats.redrives) == (0, 0, None, None, 0)
