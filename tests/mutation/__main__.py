@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import os
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -12,6 +11,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from tests import postgres_server
 from tests.mutation.judge import ROOT, Judge
@@ -63,8 +63,7 @@ def _one(target: Target, options: argparse.Namespace) -> tuple[int, int]:
             slowest_s=options.slowest,
             chosen=target.chosen,
         )
-        name = re.sub(r"\W+", "-", str(target))
-        tests = judge.prepare(options.memory and options.memory / f"{name}.json")
+        tests = judge.prepare(options.memory and memory_of(options.memory, target))
         print(f"{target}: {len(every)} mutants, {equivalent} of them equivalent; {tests} tests", flush=True)
         verdicts = judge.judged(mutants, time.monotonic() + options.seconds)
         with contextlib.closing(verdicts):
@@ -75,6 +74,11 @@ def _one(target: Target, options: argparse.Namespace) -> tuple[int, int]:
                     _print_survivor(verdict.mutant)
     print(f"{target}: {killed} of {judged} killed, {100 * killed / max(judged, 1):.1f} %", flush=True)
     return killed, judged
+
+
+def memory_of(folder: Path, target: Target) -> Path:
+    """Return the file that keeps what is known of a target's unbroken tests."""
+    return folder / f"{quote(str(target), safe='')}.json"
 
 
 def _print_survivor(mutant: Mutant) -> None:

@@ -19,6 +19,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -28,7 +29,7 @@ import pytest
 from tests.mutation.operators import Mutant
 from tests.mutation.reach import Reach
 
-__all__ = ["Judge", "Verdict", "ordered"]
+__all__ = ["Judge", "Verdict", "likely_first", "ordered"]
 
 ROOT: Final = Path(__file__).parents[2]
 _NOT_COPIED: Final = shutil.ignore_patterns("__pycache__", ".*", "*.egg-info", "build")
@@ -43,6 +44,7 @@ _PRELOADED: Final = (
     "pytest_asyncio",
     "sqlalchemy.ext.asyncio",
 )
+_LIKELY: Final = 12  # tests that are asked before all others
 _TEST_S_MIN: Final = 2.0  # a test that hangs is ended by this or by 8 times what the slowest may take
 _OURS: Final = ("asyncqueue", "receiver", "tests")
 _OPTIONS: Final = (
@@ -101,6 +103,12 @@ def ordered(items: list[pytest.Item], order: dict[str, float]) -> list[pytest.It
     return sorted(items, key=place)
 
 
+def likely_first(order: dict[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the likely killers, if any are known, and the rest: to collect all files takes longer than a kill."""
+    likely = dict(sorted((item for item in order.items() if item[1] < 0), key=itemgetter(1))[:_LIKELY])
+    return (likely, {test: s for test, s in order.items() if test not in likely}) if likely else (order, {})
+
+
 @dataclass(slots=True)
 class _Running:
     pid: int
@@ -108,6 +116,7 @@ class _Running:
     mutant: Mutant
     copy: Path
     began: float
+    rest: dict[str, float]  # the tests to ask if these notice nothing
 
 
 class Judge:
@@ -191,16 +200,23 @@ class Judge:
                 while free and waiting and time.monotonic() < until:
                     mutant, copy = waiting.pop(), free.pop()
                     (copy / self._target).write_bytes(mutant.applied_to(source))
-                    pid, answer = self._forked(copy, self._order(mutant, source))
-                    running.append(_Running(pid, answer, mutant, copy, time.monotonic()))
+                    running.append(self._begun(mutant, copy, *likely_first(self._order(mutant, source))))
                 for one in self._ended(running, limit_s):
                     running.remove(one)
+                    verdict = self._verdict(one, limit_s)
+                    if verdict.by is None and one.rest:
+                        running.append(self._begun(one.mutant, one.copy, one.rest, {}))
+                        continue
                     (one.copy / self._target).write_bytes(source)
                     free.append(one.copy)
-                    yield self._verdict(one, limit_s)
+                    yield verdict
         finally:  # a run that is cut off leaves no process behind
             for one in running:
                 _answer_of(one.pid, one.answer, 0.0)
+
+    def _begun(self, mutant: Mutant, copy: Path, asked: dict[str, float], rest: dict[str, float]) -> _Running:
+        pid, answer = self._forked(copy, asked)
+        return _Running(pid, answer, mutant, copy, time.monotonic(), rest)
 
     def _forked(self, copy: Path, order: dict[str, float] | None) -> tuple[int, io.FileIO]:
         """Fork a process that runs the tests in `copy`, all of them without an `order`, and tells by a pipe."""

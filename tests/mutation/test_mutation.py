@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.mutation.__main__ import EQUIVALENT, equivalents, key
-from tests.mutation.judge import ordered
+from tests.mutation.__main__ import EQUIVALENT, equivalents, key, memory_of
+from tests.mutation.judge import likely_first, ordered
 from tests.mutation.operators import mutants_of
 from tests.mutation.reach import went_into
 from tests.mutation.targets import TARGETS
@@ -130,6 +130,14 @@ def test_likely_killers_come_first_and_then_one_file_after_the_other_the_faster_
     assert named == ["slow::killer", "fast::b", "fast::a", "slow::b", "slow::a"]
 
 
+def test_some_likely_killers_are_asked_by_themselves_and_then_all_others():
+    killers = {f"k{n}": -100.0 * n for n in range(1, 20)}
+    likely, rest = likely_first(killers | {"a": 0.1, "b": 0.2})
+    assert {"k19", "k18"} < likely.keys() < killers.keys()
+    assert likely | rest == killers | {"a": 0.1, "b": 0.2}
+    assert likely_first({"a": 0.1}) == ({"a": 0.1}, {})
+
+
 @pytest.mark.parametrize(
     ("text", "is_part"),
     [("due <= 5", True), ("SELECT {b} WHERE due <= {now} AND x", False), ("{floor} WHERE due <= {now}", True)],
@@ -142,6 +150,10 @@ def test_text_is_part_of_another_also_as_a_template(text, is_part):
 def test_what_is_listed_as_equivalent_is_a_mutant_of_today(file):
     today = {key(mutant) for mutant in mutants_of((ROOT / file).read_bytes())}
     assert equivalents(file).keys() <= today
+
+
+def test_no_two_targets_are_remembered_by_the_same_name():
+    assert len({memory_of(Path("m"), target) for target in TARGETS}) == len(TARGETS)
 
 
 def test_every_file_with_equivalents_and_every_judge_is_there():
