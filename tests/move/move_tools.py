@@ -3,7 +3,7 @@
 import contextlib
 
 from asyncqueue.clock import ManualClock
-from asyncqueue.job import NewJob, encode_payload
+from asyncqueue.job import FailedAttempt, NewJob, Report, encode_payload
 from asyncqueue.queue import Queue
 from asyncqueue.stores import open_side
 from asyncqueue.stores.move import move
@@ -64,7 +64,8 @@ async def fill(url, jobs=200):
         clock.advance(10)
         for outcome in ("ok", "retry", "permanent"):
             for ticket in await queue.claim("w", limit=jobs // 5, lease_ms=60_000):
-                await queue.finish(ticket, outcome, error=None if outcome == "ok" else f"{outcome}: é")
+                failure = None if outcome == "ok" else FailedAttempt(f"{outcome}: é", "refused", 503)
+                await queue.finish_many([Report(ticket, outcome, failure=failure)])
         dead = [job.id for job in await queue.list(status="dead", limit=10)]
         for job_id in dead[:5]:
             await queue.redrive(job_id, note="again", actor="me")

@@ -132,19 +132,33 @@ async def test_live_leases_are_refused_and_leave_both_sides_as_they_were(pair):
         assert (await queue.get("a")).status == "done"
 
 
-async def test_leases_of_a_file_count_until_their_very_end_and_the_last_is_told(new_url, monkeypatch):
-    source, target = new_url("sqlite"), new_url("sqlite")
+def stop_clock(kind, source, clock, monkeypatch):
+    """Let the mover of such a store go by a clock of the test; return what is to be called when that moves."""
+    if kind == "sqlite":
+        monkeypatch.setattr(moving_sqlite, "time", SimpleNamespace(time_ns=lambda: clock.now_ms() * 1_000_000))
+        return lambda: None
+    stopped = "CREATE OR REPLACE FUNCTION now_ms() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE RETURN"
+    return lambda: raw_of(source).execute(f"{stopped} {clock.now_ms()}")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_leases_count_until_their_very_end_and_the_last_is_told(new_url, monkeypatch, kind):
+    source, target = new_url(kind), new_url("sqlite")
     clock = ManualClock(1_700_000_000_000)
     async with Queue.open(source, clock=clock) as queue:
         for lease_ms in (1_000, 3_000, 2_000):
             await queue.enqueue(f"lease{lease_ms}", 1)
             await queue.claim("w", lease_ms=lease_ms)
-    monkeypatch.setattr(moving_sqlite, "time", SimpleNamespace(time_ns=lambda: clock.now_ms() * 1_000_000))
+        await queue.enqueue("pending", 1)
+    raw_of(source).execute("UPDATE jobs SET lease_until = 1700000009000 WHERE id = 'pending'")  # by hand: no lease
+    clock_has_moved = stop_clock(kind, source, clock, monkeypatch)
     for advance_ms, leased in ((1_999, 2), (1, 1), (999, 1)):
         clock.advance(advance_ms)
+        clock_has_moved()
         with pytest.raises(StoreBusy, match=f"{leased} jobs are leased, the last until 1700000003000 ms"):
             await moved(source, target)
     clock.advance(1)
+    clock_has_moved()
     await moved(source, target)
 
 

@@ -1,6 +1,7 @@
 """What an effect may ask of queues while it runs: its own is refused, at once, where it would wait."""
 
 import asyncio
+import contextvars
 
 import pytest
 
@@ -8,6 +9,7 @@ from asyncqueue import Queue, outbox
 from asyncqueue.errors import BadEffect
 from asyncqueue.job import NewJob
 from asyncqueue.lifecycle import Status
+from asyncqueue.stores.inside import is_inside, marked
 
 WITHIN_S = 3  # a call that waits for itself never ends
 
@@ -222,6 +224,34 @@ async def test_a_task_that_outlives_its_effect_may_call_the_queue(queue, leased)
     ended.set()
     assert await tasks[0] is True
     assert await queue.get("early") is None
+
+
+async def test_task_that_ran_an_effect_of_somebody_inside_another_one_is_inside_nothing_behind_it():
+    outside, answers = contextvars.copy_context(), []
+
+    async def serves(effect):
+        await effect(None)
+        answers.append(is_inside("mine"))
+
+    async def work(_connection):
+        inner = marked(asyncio.sleep, "other", "there")
+        await asyncio.create_task(serves(lambda _connection: inner(0)), context=outside)
+        answers.append(is_inside("mine"))
+
+    await marked(work, "mine", "here")(None)
+    assert answers == [False, True]
+
+
+async def test_effect_is_inside_its_owner_and_its_place_and_two_without_a_place_have_none_in_common():
+    answers = []
+
+    async def work(_connection):
+        for owner, place in (("mine", None), ("other", None), ("other", lambda: "here"), ("other", lambda: None)):
+            answers.append(is_inside(owner, place))
+
+    await marked(work, "mine", "here")(None)
+    await marked(work, "mine", None)(None)
+    assert answers == [True, False, True, False, True, False, False, False]
 
 
 async def test_a_thread_of_an_effect_is_inside_it_too(queue, leased):
