@@ -221,6 +221,15 @@ async def test_job_dies_of_its_deadline_at_that_millisecond(store, clock):
     assert found.token == found.attempts == 0
 
 
+async def test_lease_that_ends_with_the_deadline_is_no_lost_last_attempt(store, clock):
+    await put(store, job(ttl_ms=500))
+    await take(store)
+    clock.advance(500)
+    assert await sweep(store) == 1
+    found = await row(store)
+    assert (found.reason, found.last_error) == (Reason.DEADLINE, None)
+
+
 async def test_crash_on_the_last_attempt_makes_a_dead_letter_not_an_eternal_lease(store, clock):
     """FAULTS 14: nobody reports on the third attempt; there is no fourth."""
     await put(store, job(max_attempts=3))
