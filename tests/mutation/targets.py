@@ -80,6 +80,8 @@ TARGETS: Final = (
         ),
         on="postgres",
     ),
-    Target("asyncqueue/stores/inside.py", ("tests/queue/test_queue_inside.py",)),
+    Target(
+        "asyncqueue/stores/inside.py", ("tests/queue/test_queue_inside.py", "tests/queue/test_queue_effects.py")
+    ),
     Target("asyncqueue/stores/sqlite/connection.py", ("tests/store_sqlite",)),
 )

@@ -9,7 +9,7 @@ from asyncqueue import Queue, outbox
 from asyncqueue.errors import BadEffect
 from asyncqueue.job import NewJob
 from asyncqueue.lifecycle import Status
-from asyncqueue.stores.inside import is_inside, marked
+from asyncqueue.stores.inside import failure_of, is_inside, marked
 
 WITHIN_S = 3  # a call that waits for itself never ends
 
@@ -240,6 +240,21 @@ async def test_task_that_ran_an_effect_of_somebody_inside_another_one_is_inside_
 
     await marked(work, "mine", "here")(None)
     assert answers == [False, True]
+
+
+async def test_task_that_is_cancelled_while_its_effect_runs_is_cancelled():
+    begun = asyncio.Event()
+
+    async def work(_connection):
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(failure_of(work, None))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
 
 
 async def test_effect_is_inside_its_owner_and_its_place_and_two_without_a_place_have_none_in_common():
