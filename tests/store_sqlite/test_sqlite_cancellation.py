@@ -257,3 +257,45 @@ async def test_shielded_work_that_fails_while_its_caller_is_cancelled_is_not_und
     with pytest.raises(asyncio.CancelledError):
         await task
     assert undone == []
+
+
+async def test_anyio_cancels_nobody_who_waits_for_shielded_work():
+    gate = asyncio.Event()
+    told = []
+
+    async def work():
+        await gate.wait()
+        return "result"
+
+    async def call():
+        with scope:
+            told.append(await shielded(work()))
+            await anyio.lowlevel.checkpoint()
+        told.append(scope.cancelled_caught)
+
+    scope = anyio.CancelScope()
+    task = asyncio.ensure_future(call())
+    await asyncio.sleep(0)
+    scope.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert task.cancelling() == 0, "else it would be woken again and again, in every turn of the loop"
+    gate.set()
+    await task
+    assert told == ["result", True]
+
+
+async def test_cancelled_caller_of_shielded_work_that_was_cancelled_too_learns_of_its_own_cancellation():
+    gate = asyncio.Event()
+
+    async def work():
+        await gate.wait()
+        raise asyncio.CancelledError("of the work")
+
+    task = asyncio.ensure_future(shielded(work()))
+    await asyncio.sleep(0)
+    task.cancel("of the caller")
+    await asyncio.sleep(0)
+    gate.set()
+    with pytest.raises(asyncio.CancelledError, match="of the caller"):
+        await task
