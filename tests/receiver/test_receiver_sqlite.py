@@ -97,3 +97,23 @@ async def test_a_database_that_others_hold_is_a_503_until_they_let_go(serve):
             other.execute("ROLLBACK")
         assert (await get(inbox.port, "/readyz")).status == 200
         assert (await post(inbox.port, "a")).result == "accepted"
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["CREATE TABLE users (id INTEGER PRIMARY KEY AUTOINCREMENT); DROP TABLE users", "CREATE VIEW one AS SELECT 1"],
+    ids=["after all were dropped", "with a view"],
+)
+async def test_a_database_without_tables_becomes_an_inbox(serve, url, script):
+    with closing(sqlite3.connect(url)) as other:
+        other.executescript(script)
+    async with serve() as inbox:
+        assert (await post(inbox.port, "a")).result == "accepted"
+
+
+async def test_an_inbox_in_which_effects_have_tables_of_their_own_is_still_one(serve):
+    async with serve(effect=stock) as inbox:
+        assert (await post(inbox.port, "a")).result == "accepted"
+    async with serve(effect=stock) as inbox:
+        assert (await post(inbox.port, "a")).result == "duplicate"
+        assert look(inbox.path, "SELECT id FROM stock") == [("a",)]
