@@ -238,6 +238,7 @@ async def test_a_file_run_cancelled_at_any_await_closes_everything(mode, path):
         before = tools.database_threads()
         probe = Probe(mode, nth)
         result = await probe.run(run_file, path, "one", lambda: 100, slow_send, 0.5)
+        assert set(tools.database_threads()) <= set(before), "it ended before the thread of its connection"
         tools.assert_nothing_left(path, before)
         tools.assert_writable_at_once(path)
         assert tools.job(path)["status"] in {"pending", "leased", "done"}

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tests import postgres_server
-from tests.mutation.judge import ROOT, Judge
+from tests.mutation.judge import CLOCK, ROOT, Judge
 from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.targets import TARGETS, Target
 
@@ -53,7 +53,7 @@ def _one(target: Target, options: argparse.Namespace) -> tuple[int, int]:
     equivalent = len(every) - len(mutants)
     random.Random(options.seed).shuffle(mutants)
     mutants = mutants[options.skip :][: options.sample or None]
-    killed = judged = 0
+    killed = judged = by_clock = 0
     with tempfile.TemporaryDirectory() as scratch, _server(target), contextlib.suppress(_CutOff):
         judge = Judge(
             target.file,
@@ -70,9 +70,11 @@ def _one(target: Target, options: argparse.Namespace) -> tuple[int, int]:
             for verdict in verdicts:
                 judged += 1
                 killed += verdict.by is not None
+                by_clock += verdict.by == CLOCK
                 if verdict.by is None:
                     _print_survivor(verdict.mutant)
-    print(f"{target}: {killed} of {judged} killed, {100 * killed / max(judged, 1):.1f} %", flush=True)
+    score = f"{100 * killed / max(judged, 1):.1f} %"
+    print(f"{target}: {killed} of {judged} killed, {by_clock} of them by the clock, {score}", flush=True)
     return killed, judged
 
 

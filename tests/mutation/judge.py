@@ -29,9 +29,10 @@ import pytest
 from tests.mutation.operators import Mutant
 from tests.mutation.reach import Reach
 
-__all__ = ["Judge", "Verdict", "likely_first", "ordered"]
+__all__ = ["CLOCK", "Judge", "Verdict", "likely_first", "ordered"]
 
 ROOT: Final = Path(__file__).parents[2]
+CLOCK: Final = "the clock, or the end of its process"
 _NOT_COPIED: Final = shutil.ignore_patterns("__pycache__", ".*", "*.egg-info", "build")
 _PRELOADED: Final = (
     "_pytest.assertion.rewrite",
@@ -249,7 +250,7 @@ class Judge:
     def _verdict(self, one: _Running, limit_s: float) -> Verdict:
         spent = time.monotonic() - one.began
         answer = _answer_of(one.pid, one.answer, 0.0 if spent > limit_s else 30.0)
-        by = "the clock, or the end of its process" if answer is None else answer["failed"]
+        by = CLOCK if answer is None else answer["failed"]
         if by in self._seconds:  # who has killed one may well kill the next
             self._kills[by] += 1
         return Verdict(one.mutant, by, spent)

@@ -208,6 +208,9 @@ class _Walk:
             case ast.JoinedStr():
                 yield from self._sql(node, place)
                 return
+            case ast.Subscript(slice=ast.Tuple()):  # the parameters of a type are no table of data
+                yield from self._expression(node.value, place)
+                return
             case ast.Constant(value=bool() as value):
                 yield self._edit(place, node, str(not value))
             case ast.Constant(value=int() as value):
