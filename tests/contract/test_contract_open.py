@@ -61,6 +61,21 @@ async def test_the_connection_is_autocommit_waits_one_second_and_is_durable(tmp_
         await con.close()
 
 
+async def test_a_build_that_takes_a_name_for_a_uri_only_if_told_so_opens_the_file_too(tmp_path, monkeypatch):
+    """Some builds of SQLite take every name that begins like a URI for one, as those of Debian do."""
+    plain = sqlite3.connect
+
+    def connect(name, *, uri=False, **settings):
+        return plain(name if uri else "no such folder/" + name, uri=uri, **settings)
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    con = await open_queue(tmp_path / "q.db")
+    try:
+        assert await enqueue(con, {"id": "a", "qty": 1}, 0, 1)
+    finally:
+        await con.close()
+
+
 async def test_a_wal_file_is_turned_to_the_rollback_journal(tmp_path):
     plain_file(tmp_path / "q.db")
     tools.run(tmp_path / "q.db", "PRAGMA journal_mode=WAL")

@@ -1,7 +1,9 @@
 """Claim order against a plain-Python model: exact, whatever surrounds the eligible jobs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +24,7 @@ class Row:
     due: int
     deadline: int
     attempts: int
+    kind: str = "job"
 
     @property
     def is_free(self):
@@ -51,6 +54,7 @@ class Row:
             "lease_until": self.due if is_leased else None,
             "queue": self.queue,
             "priority": self.priority,
+            "kind": self.kind,
         }
 
 
@@ -133,3 +137,78 @@ def test_claim_of_one_is_the_first_of_a_bucket_whose_last_falls_due_first(harnes
     for n in range(FINE):
         (leased,) = harness.run(harness.store.write(lambda transaction: transaction.claim(Claim("me", 1, 1_000))))
         assert leased.id == f"j{FINE + n}"
+
+
+QUEUES, LEVELS, KINDS = ("a", "b"), (7, 0, -2), ("job", "mail")
+PLACES = (1, COARSE - FINE // 2, COARSE, 3 * COARSE + 2 * FINE)  # both ends of a coarse bucket, and one far away
+
+
+def waiting_everywhere(first_leased):
+    """One job of each kind at each place of each level of each queue, none of them due; every second is leased."""
+    return [
+        Row(
+            place + number,
+            "leased" if (number + PLACES.index(place)) % 2 == first_leased else "pending",
+            level,
+            queue,
+            NOW + 1_000,
+            NOW + 9_999,
+            1,
+            kind,
+        )
+        for number, (queue, level, kind) in enumerate(product(QUEUES, LEVELS, KINDS))
+        for place in PLACES
+    ]
+
+
+class Undone(Exception):
+    pass
+
+
+def looked_up(harness, limit, queues, kinds):
+    """Return the ids that a claim takes, and undo it."""
+    ids = []
+
+    async def work(transaction):
+        leased = await transaction.claim(Claim("me", limit, 1_000, queues, kinds))
+        ids.extend(job.id for job in leased)
+        raise Undone
+
+    with pytest.raises(Undone):
+        harness.run(harness.store.write(work))
+    return ids
+
+
+@pytest.mark.parametrize("first_leased", [0, 1])
+def test_the_only_job_that_is_due_is_found_wherever_it_waits(harness, first_leased):
+    harness.clock._now_ms = NOW
+    rows = waiting_everywhere(first_leased)
+    harness.raw.insert_jobs([row.as_row() for row in rows])
+    for row in rows:
+        time = "lease_until" if row.status == "leased" else "available_at"
+        harness.raw.execute(f"UPDATE jobs SET {time} = {NOW} WHERE seq = {row.seq}")
+        mine, my_kind = (row.queue,), (row.kind,)
+        others, other_kind = tuple({*QUEUES} - {row.queue}), tuple({*KINDS} - {row.kind})
+        for queues, kinds in ((None, None), (mine, None), (None, my_kind), (mine, my_kind), (QUEUES, KINDS)):
+            assert looked_up(harness, 2, queues, kinds) == [f"j{row.seq}"]
+            assert harness.run(harness.store.next_due_ms(queues, kinds)) == 0
+        for queues, kinds in ((others, None), (None, other_kind), (others, my_kind), (mine, other_kind)):
+            assert looked_up(harness, 2, queues, kinds) == []
+            assert harness.run(harness.store.next_due_ms(queues, kinds)) == 1_000
+        details = harness.run(harness.store.stats(detail=True)).details
+        assert (details[mine[0]].next_due_ms, details[others[0]].next_due_ms) == (0, 1_000)
+        harness.raw.execute(f"UPDATE jobs SET {time} = {row.due} WHERE seq = {row.seq}")
+
+
+@pytest.mark.parametrize("first_leased", [0, 1])
+def test_all_jobs_that_are_due_are_claimed_once_and_in_order_wherever_they_wait(harness, first_leased):
+    harness.clock._now_ms = NOW
+    rows = [replace(row, due=NOW) for row in waiting_everywhere(first_leased)]
+    harness.raw.insert_jobs([row.as_row() for row in rows])
+    for queues, kinds, limit in product((None, ("a",)), (None, ("job",), ("mail",), KINDS), (1, 7, 99)):
+        eligible = sorted(
+            (row for row in rows if row.queue in (queues or QUEUES) and row.kind in (kinds or KINDS)),
+            key=lambda row: (-row.priority, row.seq),
+        )
+        taken = looked_up(harness, limit, queues, kinds)
+        assert_lawful_claim(taken, eligible, limit, name_of=lambda row: f"j{row.seq}")
