@@ -284,3 +284,19 @@ async def test_who_subscribes_after_the_dispatcher_was_made_still_hears_it(queue
     await fill(queue, 1)
     await drained(dispatcher)
     assert len(log.of(Settled)) == 1
+
+
+async def test_a_subscriber_hears_how_long_an_attempt_took_to_a_tenth_of_a_millisecond(queue, monkeypatch):
+    loop, log = asyncio.get_running_loop(), Log()
+    now = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now)
+
+    async def deliver(job):
+        nonlocal now
+        now += 1.23456
+        return True
+
+    await fill(queue, 1)
+    async with Dispatcher(queue, deliver, events=log.events) as dispatcher:
+        await drained(dispatcher)
+    assert [settled.elapsed_ms for settled in log.of(Settled)] == [1_234.6]
