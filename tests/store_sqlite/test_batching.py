@@ -592,6 +592,20 @@ async def test_caller_that_is_cancelled_as_its_answer_arrives_is_cancelled_and_n
     assert cancelled == [True]
 
 
+@pytest.mark.parametrize(("answer", "given_back"), [("yes", ["yes"]), (ValueError("no"), [])])
+async def test_answer_that_finds_its_caller_cancelled_is_given_back_unless_it_is_an_error(answer, given_back):
+    async def run(batch):
+        batch.close()
+        asyncio.get_running_loop().call_soon(task.cancel)  # after the answer, before its waiter
+        return [answer]
+
+    undelivered = []
+    task = asyncio.ensure_future(Batcher(run).submit("a", undelivered=undelivered.append))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert undelivered == given_back
+
+
 async def test_batches_whose_task_was_cancelled_before_it_began_are_not_waited_for():
     """As by an event loop that ends: everything in it is cancelled, then the queue is closed."""
 
