@@ -255,6 +255,17 @@ async def test_lost_last_lease_is_told_although_an_earlier_attempt_had_an_error(
     assert (await row(store)).last_error == "lease lost on last attempt"
 
 
+async def test_lease_that_ends_with_the_deadline_is_no_lost_attempt_and_keeps_the_error_before_it(store, clock):
+    await put(store, job(ttl_ms=500))
+    (leased,) = await take(store)
+    await report(store, Report.retry(leased, 0, FailedAttempt("503")))
+    await take(store)
+    clock.advance(500)
+    assert await sweep(store) == 1
+    found = await row(store)
+    assert (found.reason, found.finished_at, found.last_error) == (Reason.DEADLINE, clock.now_ms(), "503")
+
+
 async def test_poison_job_is_dead_after_its_attempts_and_others_run_between(store, clock):
     """FAULTS 15: attempts are counted by the claim, so a worker that dies each time uses them up."""
     await put(store, job("poison", max_attempts=4), job("good"))
