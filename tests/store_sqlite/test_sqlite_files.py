@@ -474,6 +474,12 @@ async def test_sqlite_that_is_too_old_is_refused_before_the_file_is_made(path, m
     assert names(path.parent) == []
 
 
+async def test_oldest_sqlite_that_knows_the_operators_of_json_is_not_refused(path, monkeypatch):
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 38, 0))
+    async with Queue.open(path) as queue:
+        assert await queue.enqueue("a", 1)
+
+
 async def test_text_that_is_not_utf8_is_read_with_marks_and_shuts_nobody_out(path, plain):
     async with Queue.open(path, patience_ms=500) as queue:
         await queue.enqueue_many([NewJob(f"job{n}", 1) for n in range(3)])
