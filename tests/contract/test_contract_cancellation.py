@@ -6,6 +6,7 @@ for n = 1, 2, 3 … until the call ends untouched. So no await is missed, now or
 
 import asyncio
 import sqlite3
+import threading
 import types
 from contextlib import closing
 
@@ -15,6 +16,7 @@ import contract_tools as tools
 import pytest
 
 from asyncqueue.worker import claim, enqueue, finish, open_queue, redrive, run_file, run_once
+from tests.waiting import until
 
 MODES = ["caller", "caller twice", "caller for ever", "the transaction's own task", "every task", "anyio scope"]
 
@@ -247,6 +249,28 @@ async def test_a_file_run_cancelled_at_any_await_closes_everything(mode, path):
         # a close whose own task is cancelled ends all the same, and so does the run that waits for it
         assert isinstance(result, asyncio.CancelledError) or mode in {"anyio scope", "the transaction's own task"}
     assert result == {"id": "a", "token": 1, "status": "done"}
+
+
+async def test_an_opening_that_a_loop_cuts_off_holds_nobody_up_while_sqlite_opens_the_file(tmp_path, monkeypatch):
+    is_opening, may_go_on, went_on = threading.Event(), threading.Event(), []
+    plain = sqlite3.connect
+
+    def connect(*arguments, **settings):
+        is_opening.set()
+        went_on.append(may_go_on.wait(10))
+        return plain(*arguments, **settings)
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    opening = asyncio.ensure_future(open_queue(tmp_path / "q.db"))
+    await until(is_opening.is_set)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as a loop does that shuts down
+        task.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert went_on == [True]
 
 
 async def test_after_many_cancelled_openings_threads_and_descriptors_are_back_to_the_start(path):
