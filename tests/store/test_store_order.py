@@ -140,7 +140,8 @@ def test_claim_of_one_is_the_first_of_a_bucket_whose_last_falls_due_first(harnes
 
 
 QUEUES, LEVELS, KINDS = ("a", "b"), (7, 0, -2), ("job", "mail")
-PLACES = (1, COARSE - FINE // 2, COARSE, 3 * COARSE + 2 * FINE)  # both ends of a coarse bucket, and one far away
+# Both ends of the first bucket, the next one, and two beside each other after a gap.
+PLACES = (1, COARSE - FINE // 2, COARSE, 4 * COARSE, 5 * COARSE)
 
 
 def waiting_everywhere(first_leased):
