@@ -74,9 +74,12 @@ async def test_a_row_that_cannot_be_read_dies_at_its_claim_and_says_why(tmp_path
         assert [job.id for job in await claim_all(queue)] == ["good"]
         assert (await queue.stats()).dead == 1
     with closing(sqlite3.connect(path)) as plain:
-        row = plain.execute("SELECT status, reason, owner, lease_until, last_error FROM jobs WHERE id = 'bad-0'")
+        row = plain.execute(
+            "SELECT status, reason, owner, lease_until, finished_at >= created_at, last_error"
+            " FROM jobs WHERE id = 'bad-0'"
+        )
         *state, error = row.fetchone()
-    assert state == ["dead", "permanent", None, None]
+    assert state == ["dead", "permanent", None, None, True]
     assert error.startswith("the row is damaged")
 
 

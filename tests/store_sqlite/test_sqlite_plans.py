@@ -279,6 +279,20 @@ def test_counts_are_read_without_a_look_at_any_job(name):
         assert not any("jobs" in step.split() for step in steps), steps
 
 
+def test_claim_is_told_of_at_most_two_queues_and_of_none_that_is_paused_so_one_queue_needs_no_turns():
+    with contextlib.closing(connect()) as connection:
+        look = lambda **asked: steps_of(connection, statements.LOOK, **asked)[1]  # noqa: E731 - in two words
+        assert look() == []
+        fill(connection, run(3))
+        assert look() == [("default", None)]
+        fill(connection, *((2, "pending", NOW, 0, NOW * 2, queue) for queue in ("a", "b", "z")))
+        assert look() == [("a", None), ("b", None)]
+        assert look(queues=json.dumps(["z", "none"])) == [("z", None), ("none", None)]
+        connection.execute("INSERT INTO queues (name, paused) VALUES ('a', 1), ('b', 0), ('default', 1), ('z', 1)")
+        assert look() == [("b", None)]
+        assert look(queues=json.dumps(["z"])) == []
+
+
 # --- many queues, many kinds -------------------------------------------------------------------------
 
 
