@@ -89,3 +89,21 @@ async def test_an_unknown_reason_is_a_typed_error_that_names_the_job(tmp_path):
     async with Queue.open(path) as queue:
         with pytest.raises(AsyncQueueError, match="job 'bad-0' is damaged: reason 'because'"):
             await queue.get("bad-0")
+
+
+@pytest.mark.parametrize("outcome", ["ok", "retry"])
+async def test_lease_that_somebody_ended_by_hand_is_nobodys_although_its_owner_still_stands_there(
+    tmp_path, outcome
+):
+    path = tmp_path / "jobs.db"
+    async with Queue.open(path) as queue:
+        await queue.enqueue("a", 1)
+        (job,) = await queue.claim("me")
+        with closing(sqlite3.connect(path)) as plain, plain:
+            plain.execute("UPDATE jobs SET status = 'dead', reason = 'cancelled'")
+        assert await queue.renew(job) is None
+        assert await queue.finish(job, outcome) is None
+        assert not await queue.release(job)
+        dead = await queue.get("a")
+        assert dead is not None
+        assert dead.status is Status.DEAD
