@@ -281,7 +281,9 @@ def _writes_then(work):
     return both
 
 
-@pytest.mark.parametrize(("journal", "expected"), [("delete", ("delete", 3)), ("wal", ("wal", 2))])
+@pytest.mark.parametrize(
+    ("journal", "expected"), [("delete", ("delete", 3)), ("wal", ("wal", 2)), ("keep", ("delete", 3))]
+)
 async def test_both_connections_run_the_durability_profile(path, journal, expected):
     store = await open_store(path, profile=Profile(journal, force_wal=True))
     for connection in (store._database._writer, store._database._reader):
@@ -432,6 +434,7 @@ def test_pragmas_are_what_the_durability_facts_ask_for():
     """FAULTS, fact 1."""
     assert statements.PRAGMAS["delete"][1].endswith("EXTRA")
     assert statements.PRAGMAS["wal"][1].endswith("FULL")
+    assert statements.PRAGMAS["keep"][1].endswith("EXTRA"), "whatever journal is kept, its last commit must be"
 
 
 async def test_file_in_a_folder_that_cannot_be_written_is_refused_at_open(tmp_path, monkeypatch):
