@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from asyncqueue.errors import Conflict, InvalidJob, NotDead, StoreClosed
-from asyncqueue.job import FailedAttempt, NewJob, Redrive, Release, Renew, Report, Ticket, encode_payload
+from asyncqueue.job import FailedAttempt, NewJob, Note, Redrive, Release, Renew, Report, Ticket, encode_payload
 from asyncqueue.lifecycle import Reason, Status
 from asyncqueue.stores.base import Claim, JobFilter
 
@@ -727,6 +727,22 @@ async def test_list_pages_through_all_jobs_that_meet_every_condition(store):
         seen += [found.id for found in page]
         after = page[-1].seq
     assert seen == [f"j{n}" for n in range(10) if n % 2 and n % 3]
+
+
+async def test_count_is_that_of_the_jobs_of_a_status_or_of_all(store):
+    await put(store, job("a"), job("b"), job("c"))
+    (leased,) = await take(store)
+    await report(store, Report.permanent(leased))
+    counts = [await store.count(JobFilter(status=status)) for status in (None, Status.PENDING, Status.DEAD)]
+    assert counts == [3, 2, 1]
+
+
+async def test_note_about_a_lease_that_was_given_back_changes_no_row(store):
+    await put(store, job())
+    (leased,) = await take(store)
+    await release(store, Release(leased))
+    await store.write(lambda transaction: transaction.note([Note(leased, FailedAttempt("too late"))]))
+    assert (await row(store)).last_error is None
 
 
 async def test_stats_add_up_and_tell_ready_expired_and_oldest(store, clock):
