@@ -286,11 +286,13 @@ def _writes_then(work):
 )
 async def test_both_connections_run_the_durability_profile(path, journal, expected):
     store = await open_store(path, profile=Profile(journal, force_wal=True))
-    for connection in (store._database._writer, store._database._reader):
-        (mode,) = (await connection.execute_fetchall("PRAGMA journal_mode"))[0]
-        (level,) = (await connection.execute_fetchall("PRAGMA synchronous"))[0]
-        assert (mode, level) == expected
-    await store.close()
+    try:
+        for connection in (store._database._writer, store._database._reader):
+            (mode,) = (await connection.execute_fetchall("PRAGMA journal_mode"))[0]
+            (level,) = (await connection.execute_fetchall("PRAGMA synchronous"))[0]
+            assert (mode, level) == expected
+    finally:  # else the threads of the connections keep a run alive in which this fails
+        await store.close()
 
 
 @pytest.mark.parametrize(
