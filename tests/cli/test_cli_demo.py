@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from asyncqueue.cli.demo.reconcile import Facts, Totals, reconcile
 from asyncqueue.stores.base import Stats
 
+ROOT = Path(__file__).parents[2]
 GOOD = Facts(
     jobs=10,
     quantity=25,
@@ -159,9 +161,7 @@ def test_a_folder_that_is_in_use_is_bad_input_and_untouched(run, said, tmp_path)
     assert kept.read_text() == "mine"
 
 
-def test_the_example_in_the_repository_is_the_packaged_file(stand_in):
-    from conftest import ROOT  # noqa: PLC0415 - the folder of this checkout
-
+def test_the_example_in_the_repository_is_the_packaged_file():
     example = ROOT / "examples" / "orders.jsonl"
     assert example.samefile(ROOT / "asyncqueue" / "demo_data" / "orders.jsonl")
     assert sum(json.loads(line)["qty"] for line in example.read_text().splitlines()) == 16_479
