@@ -5,7 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks import bench_claim, bench_contention, bench_dispatch, bench_drain, bench_enqueue, bench_memory
+from benchmarks import (
+    bench_claim,
+    bench_contention,
+    bench_dispatch,
+    bench_drain,
+    bench_enqueue,
+    bench_memory,
+    bench_postgres_peers,
+)
 from benchmarks.bench_processes import ONE, TWO
 from benchmarks.bench_wakeup import DEFAULT
 from benchmarks.peers import SQLITE_PEERS
@@ -76,6 +84,22 @@ def against_best_peer(results: Results) -> Values:
     result = results.get("drain/sqlite")
     best = None if result is None else result.best((peer.name for peer in SQLITE_PEERS), "jobs/s")
     return None if result is None or best is None else result.ratios(bench_drain.DISPATCHER, best, "jobs/s")
+
+
+def best_on_server(part: str, mine: str, theirs: str) -> Callable[[Results], Values]:
+    """Find the ratio of the best of ours to the best of the peers', of those whose names end like this."""
+
+    def find(results: Results) -> Values:
+        result = results.get(f"postgres_peers/{part}")
+        if result is None:
+            return None
+        own = [name for name in result.samples if name.startswith(f"{bench_postgres_peers.OWN},")]
+        peers = [name for name in result.samples if name not in own]
+        one = result.best([name for name in own if name.endswith(mine)], "jobs/s")
+        other = result.best([name for name in peers if name.endswith(theirs)], "jobs/s")
+        return None if one is None or other is None else result.ratios(one, other, "jobs/s")
+
+    return find
 
 
 def worst_pick(*, relative: bool) -> Callable[[Results], Values]:
@@ -197,4 +221,32 @@ GOALS: Sequence[Goal] = (
         plain("memory", bench_memory.DISPATCHER, bench_memory.SLOPE),
     ),
     Goal("four writers back to back on one file: slowest against fastest", "reported", 0, "x", fairness),
+    Goal(
+        "on PostgreSQL: drain against the best peer, both at their best batch size",
+        "at least",
+        1.5,
+        "x",
+        best_on_server("drain", bench_postgres_peers.AT_A_TIME, bench_postgres_peers.AT_A_TIME),
+    ),
+    Goal(
+        "on PostgreSQL: enqueue, 1,000 concurrent callers, against the best peer one by one",
+        "at least",
+        10,
+        "x",
+        best_on_server("enqueue", bench_postgres_peers.CALLERS, bench_postgres_peers.ONE_BY_ONE),
+    ),
+    Goal(
+        "on PostgreSQL: enqueue in bulk against the best peer in bulk",
+        "at least",
+        1,
+        "x",
+        best_on_server("enqueue", bench_postgres_peers.BULK, bench_postgres_peers.BULK),
+    ),
+    Goal(
+        "on PostgreSQL: end to end, 64 in flight, one job a request, against the raw aiohttp loop",
+        "at least",
+        0.50,
+        "x",
+        ratio("dispatch/postgres", _PRODUCT, _RAW, "jobs/s"),
+    ),
 )

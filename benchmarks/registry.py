@@ -9,6 +9,7 @@ from benchmarks import (
     bench_effects,
     bench_enqueue,
     bench_memory,
+    bench_postgres_peers,
     bench_processes,
     bench_profile,
     bench_receiver,
@@ -33,4 +34,5 @@ BENCHES: tuple[Bench, ...] = (
     bench_claim_race.BENCH,
     bench_send.BENCH,
     bench_effects.BENCH,
+    bench_postgres_peers.BENCH,
 )
