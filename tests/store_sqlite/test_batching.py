@@ -1,6 +1,7 @@
 """Group commit: few transactions, own answers, withdrawn waiters, and an end that waits."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -301,10 +302,37 @@ async def test_posted_request_runs_without_a_waiter_and_its_error_is_nobodys():
         ran.extend(batch.close())
         raise OSError("no")
 
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
     batcher = Batcher(run)
     batcher.post("x")
     await batcher.settle()
+    del batcher  # which remembers its youngest batch
+    gc.collect()
     assert ran == ["x"]
+    assert complaints == [], "asyncio was left with an error that nobody retrieved"
+
+
+async def test_posted_request_whose_batch_is_cancelled_is_nobodys():
+    closed = asyncio.Event()
+
+    async def run(batch):
+        batch.close()
+        closed.set()
+        await asyncio.Event().wait()
+
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+    batcher = Batcher(run)
+    batcher.post("x")
+    (lane,) = batcher._lanes
+    await closed.wait()
+    lane.cancel()
+    await batcher.settle()
+    await asyncio.sleep(0)  # the callbacks of the answer
+    del batcher, lane
+    gc.collect()
+    assert complaints == []
 
 
 class Runs:
