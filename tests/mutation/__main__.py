@@ -79,7 +79,7 @@ def _one(target: Target, options: argparse.Namespace) -> tuple[int, int]:
 
 
 def memory_of(folder: Path, target: Target) -> Path:
-    """Return the file that keeps what is known of a target's unbroken tests; the folder is made if it is missing."""
+    """Return the file that keeps what is known of a target's unbroken tests; make its folder if it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{quote(str(target), safe='')}.json"
 
