@@ -55,10 +55,13 @@ TARGETS: Final = (
                 "dispatch_drain",
                 "dispatch_handlers",
                 "dispatch_leases",
+                "dispatch_outage",
+                "dispatch_rest",
                 "dispatch_slots",
                 "dispatch_stop",
                 "handle_effects",
                 "handle_left",
+                "settle",
             )
         ),
     ),
