@@ -3,6 +3,7 @@
 import anyio
 import click
 
+from asyncqueue.cli.opening import shown
 from asyncqueue.cli.options import as_json, check_journal, database, examples, journal
 from asyncqueue.cli.render import print_json
 from asyncqueue.queue import Queue
@@ -32,9 +33,9 @@ def init(*, db: str, adopt: bool, journal: Journal, force_wal: bool, json_: bool
     check_journal(journal, force_wal=force_wal)
     anyio.run(_init, db, adopt, journal, force_wal)
     if json_:
-        print_json({"db": db})
+        print_json({"db": shown(db)})
     else:
-        click.echo(f"{db} is a queue")
+        click.echo(f"{shown(db)} is a queue")
 
 
 async def _init(db: str, adopt: bool, journal: Journal, force_wal: bool) -> None:  # noqa: FBT001 - anyio's way

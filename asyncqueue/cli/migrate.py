@@ -73,11 +73,12 @@ async def _move(source: str, target: str, with_leases: bool) -> Moved:  # noqa: 
 
 async def _abandon(source: str, target: str) -> None:
     async with _opened(source, create=False) as old:
+        mark = await old.mark()
         try:
             async with _opened(target, create=False) as new:
                 emptied = await abandon(old, new)
         except StoreError as error:
-            if await old.mark() is not None:
+            if mark is None or await old.mark() is not None:
                 await abandon(old, None)
             emptied = False
             say("note", f"TARGET was left as it is: {error}")

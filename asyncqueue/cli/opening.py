@@ -24,15 +24,15 @@ def readable(db: str) -> AbstractAsyncContextManager[Queue]:
 
 def no_such_job(db: str, id: str) -> Failed:
     """Return the error for an id that nobody has."""
-    return Failed(f"job {id}: no such job in {_shown(db)}: see 'asyncqueue job list'")
+    return Failed(f"job {id}: no such job in {shown(db)}: see 'asyncqueue job list'")
 
 
 def no_such_queue(db: str, name: str) -> Failed:
     """Return the error for a queue that was never used."""
-    return Failed(f"queue {name}: no such queue in {_shown(db)}: see 'asyncqueue queue list'")
+    return Failed(f"queue {name}: no such queue in {shown(db)}: see 'asyncqueue queue list'")
 
 
-def _shown(db: str) -> str:
+def shown(db: str) -> str:
     """Return how messages call the database: never with a password."""
     if "://" not in db:
         return db

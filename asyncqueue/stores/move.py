@@ -154,14 +154,19 @@ async def move(source: Side, target: Side, told: Told, *, with_leases: bool = Fa
 async def abandon(source: Side, target: Side | None) -> bool:
     """Give a source back whose move is not done, and empty the half-filled target; False if that was not possible.
 
-    Raises `ConfigError` if there is no such move.
+    Raises `ConfigError` if there is no such move, or if `target` is not where it goes.
     """
     mark = await source.mark()
     if mark is None or mark.role != "source" or mark.stage == "done":
         raise ConfigError(f"{source.shown}: no move of it is under way; nothing was changed")
-    await source.unseal(mark.move)
     there = None if target is None else await target.mark()
-    if target is None or there is None or there.move != mark.move or there.role != "target":
+    is_target = there is not None and there.move == mark.move and there.role == "target"
+    if target is not None and not is_target and target.shown != mark.peer:
+        raise ConfigError(
+            f"{source.shown}: is being moved to {mark.peer}, not to {target.shown}; nothing was changed"
+        )
+    await source.unseal(mark.move)
+    if target is None or not is_target:
         return False
     for table in TABLES:
         while await target.empty(mark.move, table, _ROWS_MAX):

@@ -49,6 +49,15 @@ def test_reading_makes_no_queue_where_there_is_none(run, said, postgres_url, wor
     said(run(*words, postgres_url), 2, "no queue in schema")
 
 
+def test_init_tells_no_password(run, postgres_url):
+    url = postgres_url.replace("//postgres@", "//postgres:secret@")
+    for words in ((), ("--json",)):
+        ended = run("init", url, *words)
+        assert ended.returncode == 0, ended.stderr
+        assert "/postgres" in ended.stdout
+        assert "secret" not in ended.stdout
+
+
 def test_server_that_is_not_there_is_one_line_without_the_password(run, said):
     said(run("stats", f"postgresql://me:secret@127.0.0.1:{free_port()}/db"), 1, "cannot be reached", "/db")
 

@@ -354,6 +354,21 @@ async def test_a_move_that_is_given_up_gives_the_source_back_and_empties_the_tar
             await abandon(old, new)
 
 
+async def test_a_move_is_not_given_up_with_a_target_that_is_another_one(
+    pair, new_postgres_url, tmp_path, monkeypatch
+):
+    source, target = pair
+    await fill(source)
+    await half_moved(source, target, monkeypatch, 230)
+    other = str(tmp_path / "other.db")
+    async with Queue.open(other):
+        pass
+    async with sides(source, other) as (old, new):
+        with pytest.raises(ConfigError, match=r"is being moved to .*, not to .*other\.db; nothing was changed"):
+            await abandon(old, new)
+    await moved(source, target)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

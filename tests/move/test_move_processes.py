@@ -117,7 +117,10 @@ async def test_the_command_refuses_what_cannot_be_moved_in_one_line(pair, tmp_pa
     done = run("migrate-store", source, target)
     assert (done.returncode, done.stdout) == (1, "")
     assert "1 jobs are leased" in done.stderr
-    assert run("migrate-store", source, target, "--abandon").returncode == 2  # nothing to give up
+    for place in (target, f"{target}-missing"):
+        done = run("migrate-store", source, place, "--abandon")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "no move of it is under way" in done.stderr
     done = run("migrate-store", source, target, "--with-leases", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == {"queues": 0, "jobs": 3, "redrives": 0, "attempts": 0}

@@ -2,6 +2,7 @@
 
 import sys
 
+import psycopg
 import pytest
 
 from asyncqueue import Queue, outbox
@@ -99,6 +100,10 @@ def test_objects_of_others_have_no_outbox_with_or_without_psycopg(monkeypatch):
         ("mysql://user:secret@host/db", "not a URL of a PostgreSQL server: 'mysql://host/db'"),
         ("postgresql://user:secret@host/db?pgbouncer=perhaps", "//host/db: pgbouncer must be true or false"),
         ("postgresql://user:secret@host/db?schema=Bad-Name", "schema must be 1-48 characters"),
+        ("postgresql://user:secret/1@host/db", "are written as %2F"),
+        ("postgresql://user:secret#1@host/db", "are written as %2F"),
+        ("postgresql://user:secret?a=1@host/db", "are written as %2F"),
+        ("postgresql://user:1@secret:x/y@host/db", "are written as %2F"),
     ],
 )
 def test_url_that_names_no_server_is_refused_and_no_password_is_told(url, words):
@@ -113,3 +118,35 @@ def test_names_of_schemas_need_no_quotes():
     for name in ("", "pg_mine", "1st", "Upper", "x" * 49, "a-b"):
         with pytest.raises(ConfigError):
             check_schema(name)
+
+
+@pytest.mark.parametrize("hosts", ["host", "host:5432", "a:1,b", "[::1]:5432", ":5432"])
+def test_hosts_are_shown_as_they_were_given(hosts):
+    assert Address.parse(f"postgresql://{hosts}/db?sslmode=disable").shown == f"postgresql://{hosts}/db"
+    assert Address.parse(f"postgresql://me:secret@{hosts}/db").shown == f"postgresql://{hosts}/db"
+
+
+@pytest.mark.parametrize("kind", [Psycopg], ids=lambda kind: kind.__name__)
+async def test_pipeline_of_psycopg_is_refused_in_words(caller):
+    with caller.connection.pipeline():
+        caller.connection.execute("SELECT 1")
+        with pytest.raises(UnsupportedConnection, match="pipeline"):
+            await caller.enqueue("a", 1)
+    assert await caller.enqueue("a", 1)
+
+
+@pytest.mark.parametrize("kind", [AsyncPsycopg], ids=lambda kind: kind.__name__)
+async def test_pipeline_of_an_async_connection_is_refused_in_words(caller):
+    async with caller.connection.pipeline():
+        await caller.connection.execute("SELECT 1")
+        with pytest.raises(UnsupportedConnection, match="pipeline"):
+            await caller.enqueue("a", 1)
+    await caller.connection.execute("SELECT 1")
+    assert await caller.enqueue("a", 1)
+
+
+@pytest.mark.parametrize("kind", [Psycopg], ids=lambda kind: kind.__name__)
+async def test_kind_of_cursor_that_the_caller_prefers_does_not_matter(caller):
+    caller.connection.cursor_factory = psycopg.RawCursor
+    caller.connection.execute("SELECT 1")
+    assert await caller.enqueue("a", 1)

@@ -15,7 +15,9 @@ from asyncqueue.errors import (
     ConfigError,
     ForkedProcess,
     InvalidJob,
+    NotAQueue,
     StoreBusy,
+    StoreDenied,
     StoreError,
     StoreUnreachable,
 )
@@ -145,6 +147,24 @@ async def test_schema_that_somebody_made_before_is_used(postgres_url):
         assert await queue.enqueue("a", 1) is True
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        "CREATE TYPE {}.jobs AS ENUM ('one')",
+        "CREATE FUNCTION {}.now_ms() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'",
+        "CREATE VIEW {}.redrives AS SELECT 1",
+    ],
+)
+async def test_name_that_is_somebody_elses_is_told_and_nothing_is_made(postgres_url, other):
+    name, raw = schema_of(postgres_url), raw_of(postgres_url)
+    raw.execute(f"CREATE SCHEMA {name}")
+    raw.execute(other.format(name))
+    with pytest.raises(NotAQueue, match=r"choose another one by \?schema="):
+        async with Queue.open(postgres_url):
+            pass
+    assert raw.select(f"SELECT tablename FROM pg_tables WHERE schemaname = '{name}'") == []
+
+
 @pytest.mark.parametrize("setting", ["patience_ms", "reply_ms", "connections"])
 def test_settings_of_a_connection_are_at_least_one(setting):
     with pytest.raises(ConfigError, match=f"{setting} must be at least 1"):
@@ -176,6 +196,15 @@ async def test_turns_are_forgotten_for_the_levels_noted_longest_ago(monkeypatch)
             "pgbouncer=true",
         ),
         (asyncpg.exceptions.ProtocolViolationError("odd"), StoreUnreachable, "odd"),
+        (asyncpg.exceptions.ProtocolViolationError("password authentication failed"), StoreDenied, "check user"),
+        (asyncpg.exceptions.ProtocolViolationError('database "x" does not exist'), StoreDenied, "check user"),
+        (asyncpg.exceptions.ProtocolViolationError("no such user: x"), StoreDenied, "check user"),
+        (
+            asyncpg.exceptions.UndefinedObjectError('unrecognized configuration parameter "x"'),
+            ConfigError,
+            "option",
+        ),
+        (asyncpg.exceptions.UndefinedObjectError('type "x" does not exist'), StoreError, "does not exist"),
         (asyncpg.exceptions.InvalidSQLStatementNameError("no such statement"), ConfigError, "pgbouncer=true"),
         (asyncpg.exceptions.DuplicatePreparedStatementError("there already"), ConfigError, "pgbouncer=true"),
         (asyncpg.exceptions.OutdatedSchemaCacheError("stale"), StoreBusy, "the schema has just changed"),
@@ -251,7 +280,7 @@ async def test_patience_ends_the_question_what_became_of_a_commit(queue, monkeyp
 
 async def test_url_that_the_driver_cannot_read_is_a_config_error():
     with pytest.raises(ConfigError, match="not a URL that the driver understands"):
-        await PostgresStore.open("postgresql://127.0.0.1:no-port/db")
+        await PostgresStore.open("postgresql://me@127.0.0.1:no-port/db")
 
 
 async def test_error_at_the_commit_itself_is_typed_and_undoes_the_transaction(queue):

@@ -18,6 +18,7 @@ SCHEMES: Final = ("postgresql://", "postgres://")
 DEFAULT_SCHEMA: Final = "asyncqueue"
 
 _SCHEMA: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")  # no quotes needed, and room for a suffix
+_HOST: Final = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]*)(:\d*)?")
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -44,7 +45,14 @@ class Address:
             query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError:
             raise ConfigError("not a URL of a PostgreSQL server: postgresql://user@host:port/database") from None
-        shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        _user, at, hosts = parts.netloc.rpartition("@")
+        is_cut = not at or "@" in url.partition(parts.netloc)[2]  # what stands there may be a part of a password
+        if is_cut and not all(map(_HOST.fullmatch, hosts.split(","))):
+            raise ConfigError(
+                "not a URL of a PostgreSQL server: postgresql://user@host:port/database, where / ? # @ : in a "
+                "user or a password are written as %2F %3F %23 %40 %3A"
+            )
+        shown = urlunsplit((parts.scheme, hosts, parts.path, "", ""))
         if not url.startswith(SCHEMES) or "\0" in url:
             raise ConfigError(f"not a URL of a PostgreSQL server: {shown!r}")
         ours = {name: value for name, value in query if name in ("schema", "pgbouncer")}

@@ -76,6 +76,10 @@ _NO_PLACE: Final = frozenset({"22000", "22001", "22003", "22021", "22026", "2203
 # What a pooler in transaction mode makes of a session's settings and of statements prepared by name.
 _POOLED: Final = frozenset({"26000", "42P05"})
 _POOLER_SAYS: Final = "unsupported startup parameter"
+# It has one SQLSTATE, of the class of lost connections, for whatever it has to say.
+_POOLER_DENIES: Final = re.compile(
+    r"08P01.*(authentication failed|no such (user|database)|does not exist)", re.DOTALL
+)
 _STALE_PLANS: Final = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
 _SOON: Final = frozenset({"57P03", "53300"})  # worth a wait while opening: it is there, but cannot yet
 
@@ -138,17 +142,27 @@ def judged(error: BaseException, where: str) -> Trouble | None:
 def by_state(state: str, error: BaseException, where: str) -> Trouble:
     """Return what to make of an error with this SQLSTATE, whatever driver it comes from."""
     text = f"{where}: {_line(error)}"
-    if state in _POOLED or _POOLER_SAYS in text:
-        return Trouble(ConfigError(f"{text}; behind a pooler add pgbouncer=true to the URL"), is_lost=True)
+    if hint := _misuse_of(state, text):
+        return Trouble(ConfigError(f"{text}; {hint}"), is_lost=True)
     if state in _CONTENTION:
         return Trouble(StoreBusy(f"{text}; other writers were in the way, try again"), passes=True)
+    is_denied = state in _DENIED or state[:2] in _DENIED or _POOLER_DENIES.search(f"{state} {text}")
+    if is_denied:
+        return Trouble(StoreDenied(f"{text}; check user, password, database and permissions"), is_lost=True)
     if state in _AWAY or state[:2] in _AWAY:
         return Trouble(StoreUnreachable(text), passes=True, is_lost=True, is_soon=state in _SOON)
-    if state in _DENIED or state[:2] in _DENIED:
-        return Trouble(StoreDenied(f"{text}; check user, password, database and permissions"), is_lost=True)
     if state in _FULL:
         return Trouble(StoreFull(f"{where}: no room left on the server's disk; nothing was changed"))
     return Trouble(_lasting(state, text))
+
+
+def _misuse_of(state: str, text: str) -> str | None:
+    """Return what to do if the URL asks for something that cannot be had there."""
+    if state in _POOLED or _POOLER_SAYS in text:
+        return "behind a pooler add pgbouncer=true to the URL"
+    if "unrecognized configuration parameter" in text:
+        return "an option of the URL that neither driver nor server knows"
+    return None
 
 
 def _lasting(state: str, text: str) -> AsyncQueueError:

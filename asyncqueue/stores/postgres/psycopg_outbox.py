@@ -3,10 +3,10 @@
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from asyncqueue.errors import AsyncQueueError
+from asyncqueue.errors import AsyncQueueError, UnsupportedConnection
 from asyncqueue.job import NewJob
 from asyncqueue.stores.base import AsyncOutbox, SyncOutbox, Terms
 from asyncqueue.stores.postgres import outbox
@@ -31,6 +31,7 @@ class PsycopgOutbox:
 
     def enqueue(self, job: NewJob, terms: Terms) -> bool:
         """See `stores.base.SyncOutbox`."""
+        _check_pipeline(self._connection)
         try:
             return outbox.put(self._execute, lambda: is_begun(self._connection), job, terms)
         except AsyncQueueError:
@@ -40,7 +41,7 @@ class PsycopgOutbox:
 
     def _execute(self, sql: str, arguments: tuple[Any, ...]) -> list[Any]:
         text, names = outbox.with_names(sql, arguments, "%({})s")
-        with self._connection.cursor(row_factory=tuple_row) as cursor:
+        with psycopg.Cursor(self._connection, row_factory=tuple_row) as cursor:  # not the caller's kind of cursor
             cursor.execute(text, names)
             return cursor.fetchall() if cursor.description else []
 
@@ -53,6 +54,7 @@ class AsyncPsycopgOutbox:
 
     async def enqueue_async(self, job: NewJob, terms: Terms) -> bool:
         """See `stores.base.AsyncOutbox`."""
+        _check_pipeline(self._connection)
         try:
             story = outbox.telling(job, terms, lambda: is_begun(self._connection))
             rows: list[Any] | None = None
@@ -69,9 +71,17 @@ class AsyncPsycopgOutbox:
 
     async def _execute(self, sql: str, arguments: tuple[Any, ...]) -> list[Any]:
         text, names = outbox.with_names(sql, arguments, "%({})s")
-        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+        async with psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(text, names)
             return await cursor.fetchall() if cursor.description else []
+
+
+def _check_pipeline(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
+    """Raise `UnsupportedConnection` in psycopg's pipeline mode: nothing is answered before the pipeline ends."""
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise UnsupportedConnection(
+            "the connection is in psycopg's pipeline mode: enqueue before or after the pipeline"
+        )
 
 
 def is_begun(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> bool:

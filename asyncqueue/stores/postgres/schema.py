@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
+import asyncpg
+
 from asyncqueue.errors import NewerSchema, NotAQueue
 from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.connection import Connection, in_schema
@@ -30,6 +32,14 @@ class Part:
         return len(self.steps)
 
 
+# What a name that is taken looks like: its kind is another one, or it lacks what we would add to it.
+_TAKEN: Final = (
+    asyncpg.DuplicateObjectError,
+    asyncpg.DuplicateTableError,
+    asyncpg.DuplicateFunctionError,
+    asyncpg.UndefinedObjectError,
+    asyncpg.WrongObjectTypeError,
+)
 QUEUE: Final = Part(
     "queue", "jobs", "asyncqueue.stores.postgres", ("0001_queue.sql", "0002_scale.sql", "0003_decided.sql")
 )
@@ -82,6 +92,14 @@ async def migrate(
     if not (await connection.fetchrow(statements.SCHEMA_STATE, schema, part.table))[0]:
         await connection.execute(in_schema(statements.SCHEMA_MAKE, schema))
     await connection.execute(in_schema(statements.SCHEMA_VERSIONS, schema))
-    for step in part.steps[version:]:
-        await connection.execute(in_schema(script(part, step), schema))
+    try:
+        for step in part.steps[version:]:
+            await connection.execute(in_schema(script(part, step), schema))
+    except _TAKEN as error:
+        if version:
+            raise
+        raise NotAQueue(
+            f"{where}: schema {schema} holds something of a name that a {part.name} needs ({error}); choose "
+            "another one by ?schema=name"
+        ) from error
     await connection.execute(in_schema(statements.SCHEMA_MARK, schema), part.name, part.version)
