@@ -165,6 +165,16 @@ async def test_name_that_is_somebody_elses_is_told_and_nothing_is_made(postgres_
     assert raw.select(f"SELECT tablename FROM pg_tables WHERE schemaname = '{name}'") == []
 
 
+async def test_name_that_is_in_the_way_of_an_upgrade_is_told_as_it_is(postgres_url):
+    async with Queue.open(postgres_url):
+        pass
+    raw_of(postgres_url).execute("UPDATE versions SET version = 2 WHERE part = 'queue'")
+    with pytest.raises(StoreError, match="already exists") as told:
+        async with Queue.open(postgres_url):
+            pass
+    assert type(told.value) is StoreError
+
+
 @pytest.mark.parametrize("setting", ["patience_ms", "reply_ms", "connections"])
 def test_settings_of_a_connection_are_at_least_one(setting):
     with pytest.raises(ConfigError, match=f"{setting} must be at least 1"):
