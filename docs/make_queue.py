@@ -69,6 +69,11 @@ history="all")`.
 which ends when nothing is left that could fall due, does not wait for them: with nothing but paused queues it
 returns at once.
 
+**A set takes records, not dictionaries.** `enqueue_many` takes `NewJob`s, which `asyncqueue` exports; what the
+verbs of a dispatcher take (`Report`, `Renew`, `Release`, `Note`) is imported from `asyncqueue.job`. An item of
+`enqueue_many` that is something else is answered by an `InvalidJob` in its place, as any bad item is: look at the
+results.
+
 **`Retention` looks when a dispatcher starts and then once a minute.** An ended job may outlive its age by that
 long. It is off by default; `purge` does the same at once.
 
