@@ -36,6 +36,8 @@ def main() -> int:
     parser.add_argument("--min", type=float, default=90.0, help="the score to reach, in percent")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _cut_off)
+    if options.memory:
+        options.memory.mkdir(parents=True, exist_ok=True)
     killed = judged = 0
     for target in TARGETS:
         if (not options.files or target.file in options.files) and options.named in str(target):
@@ -79,8 +81,7 @@ def _one(target: Target, options: argparse.Namespace) -> tuple[int, int]:
 
 
 def memory_of(folder: Path, target: Target) -> Path:
-    """Return the file that keeps what is known of a target's unbroken tests; make its folder if it is missing."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Return the file that keeps what is known of a target's unbroken tests."""
     return folder / f"{quote(str(target), safe='')}.json"
 
 
