@@ -29,7 +29,7 @@ import psutil
 
 from asyncqueue import Dispatcher, Queue
 from asyncqueue.job import NewJob
-from benchmarks.harness import ROOT, table
+from benchmarks import harness
 from benchmarks.results import machine
 from tests.postgres_server import Server
 
@@ -226,12 +226,10 @@ def real(server: Server | None, url: str, dispatchers: int, jobs: int, args: arg
     with ExitStack() as stack:
         processes = []
         for _ in range(dispatchers):
-            command = [sys.executable, "-m", "benchmarks.scaling_model", "--child", url]
+            command = ["-m", "benchmarks.scaling_model", "--child", url]
             command += ["--concurrency", str(args.concurrency), "--think-ms", str(args.think_ms)]
-            process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            processes.append(process)
+            started = harness.child(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            processes.append(stack.enter_context(started))
         for process in processes:
             assert process.stdout is not None
             process.stdout.readline()
@@ -285,7 +283,7 @@ def report(args: argparse.Namespace) -> None:
     services = calibrated(few, runs[args.processes[0]])
     print("Service times, measured (microseconds):\n")
     print(
-        table(
+        harness.table(
             ["", "a transaction", "a job"],
             [
                 ["dispatcher, processor", _us(services.dispatcher_tx), _us(services.dispatcher_job)],
@@ -310,7 +308,7 @@ def report(args: argparse.Namespace) -> None:
             ]
         )
     print(
-        table(
+        harness.table(
             [
                 *("dispatchers", "jobs/s, simulated", "jobs/s, real", "ratio"),
                 *("p50 / p99 ms, simulated", "p50 / p99 ms, real", "jobs a transaction, simulated / real"),
@@ -327,7 +325,7 @@ def report(args: argparse.Namespace) -> None:
     for hosts in args.hosts:
         found = [simulate(services, hosts, args, count, shared=False) for count in args.server_cores]
         rows.append([hosts, *(f"{one.rate:,.0f}" for one in found), *(f"{one.p99_ms:.0f}" for one in found)])
-    print(table(header, rows))
+    print(harness.table(header, rows))
 
 
 def _bound(services: Services, batch: float, cores: int) -> float:

@@ -14,9 +14,7 @@ MEMORY_MAX_BYTES = 4 * 1024**3  # of one process; a test that needs more fails b
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin a run, in the process that starts the others."""
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # `make test &` in a script: every process would inherit it
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # `make test &` in a script; a child would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX_BYTES, hard))

@@ -77,9 +77,8 @@ _NO_PLACE: Final = frozenset({"22000", "22001", "22003", "22021", "22026", "2203
 _POOLED: Final = frozenset({"26000", "42P05"})
 _POOLER_SAYS: Final = "unsupported startup parameter"
 # It has one SQLSTATE, of the class of lost connections, for whatever it has to say.
-_POOLER_DENIES: Final = re.compile(
-    r"08P01.*(authentication failed|no such (user|database)|does not exist)", re.DOTALL
-)
+_POOLERS: Final = "08P01"
+_POOLER_DENIES: Final = re.compile("authentication failed|no such (user|database)|does not exist")
 _STALE_PLANS: Final = (asyncpg.InvalidCachedStatementError, asyncpg.OutdatedSchemaCacheError)
 _SOON: Final = frozenset({"57P03", "53300"})  # worth a wait while opening: it is there, but cannot yet
 
@@ -146,8 +145,8 @@ def by_state(state: str, error: BaseException, where: str) -> Trouble:
         return Trouble(ConfigError(f"{text}; {hint}"), is_lost=True)
     if state in _CONTENTION:
         return Trouble(StoreBusy(f"{text}; other writers were in the way, try again"), passes=True)
-    is_denied = state in _DENIED or state[:2] in _DENIED or _POOLER_DENIES.search(f"{state} {text}")
-    if is_denied:
+    is_told_by_pooler = state == _POOLERS and _POOLER_DENIES.search(text)
+    if state in _DENIED or state[:2] in _DENIED or is_told_by_pooler:
         return Trouble(StoreDenied(f"{text}; check user, password, database and permissions"), is_lost=True)
     if state in _AWAY or state[:2] in _AWAY:
         return Trouble(StoreUnreachable(text), passes=True, is_lost=True, is_soon=state in _SOON)
