@@ -6,6 +6,8 @@ connection's bytes are reported first, and when a thread's answer comes in betwe
 
 import asyncio
 import heapq
+import weakref
+from collections.abc import Coroutine
 from typing import Any
 
 from tests.simulation import network
@@ -20,6 +22,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._process = process
         self._todo = 0  # callbacks of this iteration that have not run
         self._reported: list[tuple[int, asyncio.Handle]] = []  # by the kernel: (connection, callback)
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self.set_exception_handler(self._unhandled)
 
     def time(self) -> float:
@@ -74,8 +77,15 @@ class SimLoop(asyncio.BaseEventLoop):
         if not self.is_closed():
             self._reported.append((channel, asyncio.Handle(callback, args, self)))
 
+    def create_task(self, coro: Coroutine[Any, Any, Any], **settings: Any) -> asyncio.Task[Any]:
+        task = super().create_task(coro, **settings)
+        self._tasks.add(task)
+        return task
+
     def left(self) -> list[Any]:
-        return [*self._ready, *self._scheduled, *(handle for _channel, handle in self._reported)]
+        """What would go on: `asyncio.all_tasks` looks through those of every loop there ever was."""
+        unfinished = [task for task in self._tasks if not task.done()]
+        return [*unfinished, *self._ready, *self._scheduled, *(handle for _channel, handle in self._reported)]
 
     def die(self) -> None:
         self._ready.clear()

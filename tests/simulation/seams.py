@@ -108,6 +108,7 @@ def install() -> None:
         perf_counter=monotonic,
         time=lambda: _world.wall_ns() / 1e9,
         time_ns=lambda: int(_world.wall_ns()),
+        sleep=lambda _seconds: None,  # in a thread, which takes no time here
     )
     replaced = {
         id(time): clock,

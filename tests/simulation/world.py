@@ -129,7 +129,7 @@ class World:
         self.tell(why)
         self.current = before
         # kept until the run is over: collecting a coroutine would run its cleanup
-        self._graveyard += [*asyncio.all_tasks(process.loop), *process.loop.left(), *process.threads, process]
+        self._graveyard += [*process.loop.left(), *process.threads, process]
         for endpoint in process.endpoints:
             endpoint.owner_died()
         for connection in process.connections:
