@@ -1,11 +1,13 @@
 """The one source of time: integer milliseconds since the Unix epoch, whatever the host's time zone is."""
 
 import time
-from typing import Protocol
+from datetime import UTC, datetime
+from typing import Final, Protocol
 
-__all__ = ["Clock", "ManualClock", "SystemClock"]
+__all__ = ["Clock", "ManualClock", "SystemClock", "time_text"]
 
-_NS_PER_MS = 1_000_000
+_NS_PER_MS: Final = 1_000_000
+_MS_MAX: Final = 253_402_300_799_000  # the last second of the year 9999
 
 
 class Clock(Protocol):
@@ -47,3 +49,12 @@ class ManualClock:
         if delta_ms < 0:
             raise ValueError("a clock does not run backwards: delta_ms must be >= 0")
         self._now_ms += delta_ms
+
+
+def time_text(at_ms: int | None) -> str | None:
+    """Return a time (milliseconds since the epoch) as ISO 8601 in UTC, or the number if no calendar has it."""
+    if at_ms is None:
+        return None
+    if not 0 <= at_ms <= _MS_MAX:
+        return str(at_ms)
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

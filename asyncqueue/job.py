@@ -262,12 +262,26 @@ class Job:
 class FailedAttempt:
     """What the history keeps of an attempt that was not a plain success.
 
-    `certainty` is what is known of the effect: `not-sent`, `unknown`, `refused` or `accepted`.
+    `certainty` is what is known of the effect: `not-sent`, `unknown`, `refused` or `accepted`; `error` may be any
+    text, and is kept as one line of at most 500 characters; `http_status` is 100 to 999.
     """
 
     error: str
     certainty: str = "unknown"
     http_status: int | None = None
+
+    def check(self) -> None:
+        """Raise `InvalidJob` for the first value of a wrong kind or outside its range."""
+        if not isinstance(self.error, str):
+            raise InvalidJob(f"error must be a text, not {brief(self.error)}")
+        if self.certainty not in _CERTAINTIES:
+            raise InvalidJob(f"certainty must be one of {', '.join(_CERTAINTIES)}, not {brief(self.certainty)}")
+        if self.http_status is not None:
+            check_int("http_status", self.http_status, _HTTP_STATUS)
+
+
+_CERTAINTIES: Final = ("not-sent", "unknown", "refused", "accepted")
+_HTTP_STATUS: Final = Range(100, 999)
 
 
 EffectWork = Callable[[Any], Awaitable[object]]

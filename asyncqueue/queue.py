@@ -303,6 +303,8 @@ class Queue:
         _check_sequence("releases", releases)
         for release in releases:
             _check_ticket(release, Release)
+            if release.failure is not None:
+                _check_failure(release.failure)
             check_int("delay_ms", release.delay_ms, PRODUCT.delay_ms)
         answers = await self._batches.release(releases) if releases else []
         if any(answers):
@@ -319,6 +321,7 @@ class Queue:
         _check_sequence("notes", notes)
         for note in notes:
             _check_ticket(note, Note)
+            _check_failure(note.failure)
         if notes:
             await self._batches.note(notes)
 
@@ -711,6 +714,14 @@ def _check_report(report: Report) -> None:
     _check_outcome(report.outcome)
     _check_effect(report.outcome, report.effect)
     check_int("delay_ms", report.delay_ms, PRODUCT.delay_ms)
+    if report.failure is not None:
+        _check_failure(report.failure)
+
+
+def _check_failure(failure: object) -> None:
+    if not isinstance(failure, FailedAttempt):
+        raise InvalidJob(f"failure must be a FailedAttempt, not {type(failure).__name__}")
+    failure.check()
 
 
 def _check_outcome(outcome: str) -> None:

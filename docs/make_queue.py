@@ -69,9 +69,8 @@ history="all")`.
 which ends when nothing is left that could fall due, does not wait for them: with nothing but paused queues it
 returns at once.
 
-**A set takes records, not dictionaries.** `enqueue_many` takes `NewJob`s, which `asyncqueue` exports; what the
-verbs of a dispatcher take (`Report`, `Renew`, `Release`, `Note`) is imported from `asyncqueue.job`. An item of
-`enqueue_many` that is something else is answered by an `InvalidJob` in its place, as any bad item is: look at the
+**A set takes records, not dictionaries.** `enqueue_many` takes `NewJob`s, the verbs of a dispatcher take `Report`,
+`Renew`, `Release` and `Note`; `asyncqueue` exports them all. An item of `enqueue_many` that is something else is answered by an `InvalidJob` in its place, as any bad item is: look at the
 results.
 
 **`Retention` looks when a dispatcher starts and then once a minute.** An ended job may outlive its age by that

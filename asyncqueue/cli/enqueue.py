@@ -109,7 +109,7 @@ def enqueue(  # noqa: PLR0913 - one parameter an option
     exit code 2 if any was invalid, else 1 if any was a conflict or refused by --max-pending. DB is not made for a
     file without one good line.
     """
-    check_journal(journal, force_wal=force_wal)
+    check_journal(db, journal, force_wal=force_wal)
     if max_pending is not None:
         check_int("--max-pending", max_pending, Range(1, SEQ_MAX))
     opening = {"max_pending": max_pending, "journal": journal, "force_wal": force_wal}

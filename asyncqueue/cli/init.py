@@ -30,7 +30,7 @@ def init(*, db: str, adopt: bool, journal: Journal, force_wal: bool, json_: bool
     With --adopt, a database of a service becomes a queue as well. It is refused if a name that the queue needs is
     taken, or if its user_version is in use; its tables and its application_id are left as they are.
     """
-    check_journal(journal, force_wal=force_wal)
+    check_journal(db, journal, force_wal=force_wal)
     anyio.run(_init, db, adopt, journal, force_wal)
     if json_:
         print_json({"db": shown(db)})

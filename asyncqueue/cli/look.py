@@ -9,7 +9,8 @@ import click
 
 from asyncqueue.cli.failure import Failed, say
 from asyncqueue.cli.opening import no_such_job, readable
-from asyncqueue.cli.render import job_record, print_json, print_table, time_text
+from asyncqueue.cli.render import job_record, print_json, print_table
+from asyncqueue.clock import time_text
 from asyncqueue.job import HistoryRow, Job
 from asyncqueue.lifecycle import Status
 

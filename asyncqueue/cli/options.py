@@ -9,6 +9,7 @@ import click
 from asyncqueue.errors import ConfigError
 from asyncqueue.job import brief
 from asyncqueue.lifecycle import Reason, Status
+from asyncqueue.stores import is_server
 from asyncqueue.stores.sqlite.connection import Journal, Profile
 
 __all__ = [
@@ -103,8 +104,12 @@ def journal(command: Command) -> Command:
     )
 
 
-def check_journal(journal: Journal, *, force_wal: bool) -> None:
+def check_journal(db: str, journal: Journal, *, force_wal: bool) -> None:
     """Raise `ConfigError` for a journal that would be refused, before anything is made."""
+    if is_server(db) and (journal != "keep" or force_wal):
+        raise ConfigError(
+            "--journal and --force-wal are for a SQLite file: leave them out for a PostgreSQL server"
+        )
     if force_wal and journal != "wal":
         raise ConfigError("--force-wal goes with --journal wal alone")
     Profile(journal, force_wal=force_wal).check()

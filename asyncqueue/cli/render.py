@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -15,10 +14,9 @@ from rich.text import Text
 
 from asyncqueue.job import Job, decode_payload, printable
 
-__all__ = ["cell", "console", "job_record", "print_json", "print_table", "span_text", "time_text"]
+__all__ = ["cell", "console", "job_record", "print_json", "print_table", "span_text"]
 
 _PIPE_WIDTH: Final = 10_000  # columns when nobody looks: no cell is ever wrapped or cut
-_MS_MAX: Final = 253_402_300_799_000  # the last second of the year 9999
 
 
 def console(*, err: bool = False) -> Console:
@@ -31,15 +29,6 @@ def console(*, err: bool = False) -> Console:
 def cell(value: object, chars_max: int = 500) -> Text:
     """Return a value as one safe line: control and bidi characters escaped; None is a dash."""
     return Text("-" if value is None else printable(str(value), chars_max), overflow="fold")
-
-
-def time_text(at_ms: int | None) -> str | None:
-    """Return a time (milliseconds since the epoch) as ISO 8601 in UTC, or the number if no calendar has it."""
-    if at_ms is None:
-        return None
-    if not 0 <= at_ms <= _MS_MAX:
-        return str(at_ms)
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def span_text(span_ms: int | None) -> str | None:

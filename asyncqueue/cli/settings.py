@@ -54,7 +54,7 @@ class DispatchSettings:
 
     def check(self) -> None:
         """Raise `InvalidJob` or `ConfigError` for a value that nobody else checks, or not soon enough."""
-        check_journal(self.journal, force_wal=self.force_wal)
+        check_journal(self.db, self.journal, force_wal=self.force_wal)
         check_int("--processes", self.processes, _PROCESSES)
         if self.owner_prefix:
             check_id("--owner-prefix", self.owner_prefix)

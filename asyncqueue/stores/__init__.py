@@ -11,12 +11,17 @@ from asyncqueue.stores.sqlite.connection import Profile
 from asyncqueue.stores.sqlite.moving import SqliteSide
 from asyncqueue.stores.sqlite.store import SqliteStore
 
-__all__ = ["open_side", "open_store", "outbox_for"]
+__all__ = ["is_server", "open_side", "open_store", "outbox_for"]
 
 _POSTGRES = ("postgresql:", "postgres:")
 _DRIVER_MISSING = "PostgreSQL needs the driver asyncpg: pip install 'asyncqueue[postgres]'"
 _SQLITE = "sqlite:///"
 _LENT = "asyncqueue.stores.postgres.effects"  # what an effect gets there
+
+
+def is_server(url: str) -> bool:
+    """Tell whether a URL names a queue on a PostgreSQL server, not a file."""
+    return url.startswith(_POSTGRES)
 
 
 async def open_store(  # noqa: PLR0913 - settings, all by name
@@ -35,7 +40,7 @@ async def open_store(  # noqa: PLR0913 - settings, all by name
     Raises `ConfigError` for a URL of anything else, and what the store raises.
     """
     where = os.fspath(url)
-    if where.startswith(_POSTGRES):
+    if is_server(where):
         create = create and not only_reads
         return await _open_postgres(where, clock=clock, profile=profile, rules=rules, create=create)
     return await SqliteStore.open(
@@ -51,7 +56,7 @@ async def open_store(  # noqa: PLR0913 - settings, all by name
 
 async def open_side(url: str, *, create: bool) -> Side:
     """Open the store that `url` names as one side of a move. Raises as `open_store` does."""
-    if not url.startswith(_POSTGRES):
+    if not is_server(url):
         return await SqliteSide.open(_path_of(url), create=create)
     try:
         from asyncqueue.stores.postgres.moving import PostgresSide  # noqa: PLC0415 - as below

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
+from asyncqueue.clock import time_text
 from asyncqueue.errors import ConfigError, NotAQueue, StoreBusy, StoreError
 
 __all__ = [
@@ -145,7 +146,11 @@ async def move(source: Side, target: Side, told: Told, *, with_leases: bool = Fa
             done += count
             told("copied", done, total)
     await target.number(mark, await source.numbers())
-    moved = await _compared(source, target, total, told)
+    try:
+        moved = await _compared(source, target, total, told)
+    except StoreError:
+        await _check_under_way(source, target, mark)  # rows that go while they are compared are no wrong copy
+        raise
     await source.done(Mark(mark.move, "source", target.shown, "done"))
     await target.done(Mark(mark.move, "target", source.shown, "done"))
     return moved
@@ -186,6 +191,8 @@ async def _begin(source: Side, target: Side, *, with_leases: bool) -> Mark:
         raise ConfigError(f"{source.shown}: {what} to {given.peer} already{hint}")
     if given is not None and given.stage == "copying":
         raise ConfigError(f"{source.shown}: is itself being filled from {given.peer}; finish that first")
+    if source.shown == target.shown:
+        raise _same(source)
     name = uuid.uuid4().hex
     mark = Mark(name, "target", source.shown, "copying")
     await target.fill(mark)
@@ -199,8 +206,20 @@ async def _begin(source: Side, target: Side, *, with_leases: bool) -> Mark:
 
 
 def _check_apart(source: Side, mark: Mark | None, move: str) -> None:
-    if mark is not None and mark.move == move:
-        raise ConfigError(f"{source.shown}: source and target are the same queue; nothing was changed")
+    if mark is not None and mark.move == move:  # the same by another name
+        raise _same(source)
+
+
+def _same(source: Side) -> ConfigError:
+    return ConfigError(f"{source.shown}: source and target are the same queue; nothing was changed")
+
+
+async def _check_under_way(source: Side, target: Side, mark: Mark) -> None:
+    """Raise `StoreBusy` if somebody has given up this move, or begun another one there."""
+    for side, role in ((source, "source"), (target, "target")):
+        there = await side.mark()
+        if there is None or (there.move, there.role) != (mark.move, role):
+            raise _overtaken(side.shown)
 
 
 async def _copy(source: Side, target: Side, mark: Mark, table: str) -> AsyncIterator[int]:
@@ -283,7 +302,11 @@ def has_marks(columns: Sequence[str], shown: str) -> bool:
 def check_mark(found: Sequence[Any] | None, mark: Mark, shown: str) -> None:
     """Raise `StoreBusy` unless a store still stands where this mover left it."""
     if found is None or tuple(found) != (mark.move, mark.role, mark.peer, mark.stage):
-        raise StoreBusy(f"{shown}: another migrate-store has changed the move meanwhile; look, then try again")
+        raise _overtaken(shown)
+
+
+def _overtaken(shown: str) -> StoreBusy:
+    return StoreBusy(f"{shown}: another migrate-store has changed the move meanwhile; look, then try again")
 
 
 def check_place(last: Key | None, table: str, after: Key, shown: str) -> None:
@@ -296,8 +319,8 @@ def check_leases(count: int, until_ms: int | None, shown: str) -> None:
     """Raise `StoreBusy` for leases that somebody still holds."""
     if count:
         raise StoreBusy(
-            f"{shown}: {count} jobs are leased, the last until {until_ms} ms; stop the dispatchers and wait, or "
-            "move them as they are by --with-leases"
+            f"{shown}: {count} jobs are leased, the last until {time_text(until_ms)}; stop the dispatchers and "
+            "wait, or move them as they are by --with-leases"
         )
 
 

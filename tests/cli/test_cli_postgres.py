@@ -67,6 +67,7 @@ def test_server_that_is_not_there_is_one_line_without_the_password(run, said):
     [
         ("postgresql://me:secret@127.0.0.1/db?schema=Bad-Name", "schema must be"),
         ("postgresql://me:secret@127.0.0.1/db?pgbouncer=perhaps", "pgbouncer must be"),
+        ("postgresql://me:secret@127.0.0.1/db?schema=a&schema=b", "schema may be given once"),
         ("postgresql://me:secret@127.0.0.1:x/db", "postgresql://127.0.0.1:x/db"),
     ],
 )
@@ -74,3 +75,9 @@ def test_address_that_means_nothing_is_one_line_without_the_password(run, said, 
     ended = run("stats", url)
     said(ended, 2, words)
     assert "secret" not in ended.stderr
+
+
+def test_journal_is_not_for_a_server(run, said):
+    url = "postgresql://me:secret@127.0.0.1/db"
+    for command in (["init", url], ["enqueue", url, "a", 1], ["dispatch", url, "http://127.0.0.1:1/"]):
+        said(run(*command, "--journal", "wal"), 2, "--journal", "SQLite file")

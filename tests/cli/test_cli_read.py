@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from asyncqueue.cli.render import time_text
+from asyncqueue.clock import time_text
 from asyncqueue.queue import Queue
 
 JOB_KEYS = {

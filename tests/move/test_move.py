@@ -155,7 +155,7 @@ async def test_leases_count_until_their_very_end_and_the_last_is_told(new_url, m
     for advance_ms, leased in ((1_999, 2), (1, 1), (999, 1)):
         clock.advance(advance_ms)
         clock_has_moved()
-        with pytest.raises(StoreBusy, match=f"{leased} jobs are leased, the last until 1700000003000 ms"):
+        with pytest.raises(StoreBusy, match=f"{leased} jobs are leased, the last until 2023-11-14T22:13:23.000Z"):
             await moved(source, target)
     clock.advance(1)
     clock_has_moved()
@@ -254,8 +254,10 @@ async def test_a_queue_cannot_be_moved_to_itself(pair):
         await moved(source, source)
     async with Queue.open(source) as queue:
         assert await queue.enqueue("a", 1)
-    with pytest.raises(ConfigError, match="not empty"):
+    with pytest.raises(ConfigError, match="same queue"):
         await moved(source, source)
+    async with Queue.open(source) as queue:
+        assert await queue.enqueue("b", 1)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -398,6 +400,24 @@ async def test_a_copy_that_differs_is_told_and_never_opened(pair, monkeypatch, c
     async with Queue.open(target) as queue:
         with pytest.raises(StoreMoved):
             await queue.claim("w", lease_ms=1_000)
+
+
+async def test_a_move_that_is_given_up_while_it_compares_is_told_as_that(pair, monkeypatch):
+    source, target = pair
+    await fill(source)
+    plain = moving._compared
+
+    async def given_up(*arguments):
+        async with sides(source, target) as (old, new):
+            assert await abandon(old, new)
+        return await plain(*arguments)
+
+    monkeypatch.setattr(moving, "_compared", given_up)
+    with pytest.raises(StoreBusy, match="another migrate-store has changed the move meanwhile"):
+        await moved(source, target)
+    monkeypatch.undo()
+    await moved(source, target)
+    assert dump(target) == dump(source)
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["a page", "all"])

@@ -1,6 +1,8 @@
 """What only PostgreSQL can refuse, by every kind of its connections: one typed error, in words."""
 
+import sqlite3
 import sys
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -60,7 +62,7 @@ async def test_without_a_transaction_a_queue_or_the_same_place_nothing_is_put(ca
     with pytest.raises(NotAQueue, match="no queue in schema nowhere"):
         await outbox.enqueue_async(caller.connection, "a", 1, schema="nowhere")
     async with Queue.open(new_postgres_url()) as other:
-        with pytest.raises(UnsupportedConnection, match="another queue than `via`"):
+        with pytest.raises(UnsupportedConnection, match="is not that of `via`"):
             await caller.enqueue("a", 1, via=other)
     assert await caller.enqueue("a", 1) is True
     await caller.rollback()
@@ -99,6 +101,8 @@ def test_objects_of_others_have_no_outbox_with_or_without_psycopg(monkeypatch):
         ("postgresql://[::1/db", "not a URL of a PostgreSQL server: postgresql:"),
         ("mysql://user:secret@host/db", "not a URL of a PostgreSQL server: 'mysql://host/db'"),
         ("postgresql://user:secret@host/db?pgbouncer=perhaps", "//host/db: pgbouncer must be true or false"),
+        ("postgresql://user:secret@host/db?schema=a&schema=b", "//host/db: schema may be given once"),
+        ("postgresql://host/db?pgbouncer=1&schema=a&pgbouncer=1", "//host/db: pgbouncer may be given once"),
         ("postgresql://user:secret@host/db?schema=Bad-Name", "schema must be 1-48 characters"),
         ("postgresql://user:secret/1@host/db", "are written as %2F"),
         ("postgresql://user:secret#1@host/db", "are written as %2F"),
@@ -150,3 +154,18 @@ async def test_kind_of_cursor_that_the_caller_prefers_does_not_matter(caller):
     caller.connection.cursor_factory = psycopg.RawCursor
     caller.connection.execute("SELECT 1")
     assert await caller.enqueue("a", 1)
+
+
+async def test_a_database_without_a_queue_is_not_that_of_via(tmp_path, postgres_url):
+    async with Queue.open(tmp_path / "jobs.db") as here, Queue.open(postgres_url) as there:
+        with closing(sqlite3.connect(tmp_path / "plain.db", isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            with pytest.raises(UnsupportedConnection, match="is not that of `via`"):
+                outbox.enqueue(connection, "a", 1, via=here)
+            with pytest.raises(ConfigError, match="`via` if that is a queue elsewhere"):
+                outbox.enqueue(connection, "a", 1, via=there)
+        with (
+            closing(psycopg.connect(postgres_url.partition("?")[0])) as connection,
+            pytest.raises(UnsupportedConnection, match="is not that of `via`"),
+        ):
+            outbox.enqueue(connection, "a", 1, via=here)

@@ -19,6 +19,7 @@ DEFAULT_SCHEMA: Final = "asyncqueue"
 
 _SCHEMA: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,47}")  # no quotes needed, and room for a suffix
 _HOST: Final = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]*)(:\d*)?")
+_OURS: Final = ("schema", "pgbouncer")
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -55,7 +56,11 @@ class Address:
         shown = urlunsplit((parts.scheme, hosts, parts.path, "", ""))
         if not url.startswith(SCHEMES) or "\0" in url:
             raise ConfigError(f"not a URL of a PostgreSQL server: {shown!r}")
-        ours = {name: value for name, value in query if name in ("schema", "pgbouncer")}
+        given = [name for name, _value in query]
+        for name in _OURS:
+            if given.count(name) > 1:
+                raise ConfigError(f"{shown}: {name} may be given once")
+        ours = {name: value for name, value in query if name in _OURS}
         schema = ours.get("schema", DEFAULT_SCHEMA)
         check_schema(schema)
         pooled = ours.get("pgbouncer", "false").lower()

@@ -43,6 +43,7 @@ _BEGIN: Final = (
     "the connection has no open transaction that the job could join: begin one, by the driver's transaction() or "
     "by leaving its autocommit mode"
 )
+_ELSEWHERE: Final = f"{_WHERE} is not that of `via`: give the queue of the same database and schema, or none"
 _ABORTED: Final = "; the transaction is aborted, roll it back"
 _NUMBER: Final = re.compile(r"\$(\d+)")
 
@@ -139,6 +140,8 @@ def _look(terms: Terms, in_transaction: Callable[[], bool]) -> Story[int]:
     if not in_transaction():  # drivers that begin late have begun by now, and in autocommit nothing has happened
         raise NoTransaction(_BEGIN)
     if not state or not state[0][1] or not state[0][2]:
+        if terms.place is not None:
+            raise UnsupportedConnection(_ELSEWHERE)
         raise NotAQueue(
             f"{_WHERE}: no queue in schema {terms.schema}; open it once by Queue.open, or name the queue by `via`"
         )
@@ -149,9 +152,7 @@ def _look(terms: Terms, in_transaction: Callable[[], bool]) -> Story[int]:
     if version < QUEUE.version:
         raise NotAQueue(f"{_WHERE}: version {version} of the queue is old; open it once by Queue.open")
     if terms.place is not None and terms.place != place:
-        raise UnsupportedConnection(
-            "the connection puts its jobs into another queue than `via`: give the queue of the same place, or none"
-        )
+        raise UnsupportedConnection(_ELSEWHERE)
     return int(now_ms) if terms.clock is None else terms.clock.now_ms()
 
 

@@ -44,6 +44,7 @@ _BUSY: Final = (
     f"{_WHERE}: another writer holds it; nothing was stored. Roll back and run the whole transaction again; one "
     "that starts with BEGIN IMMEDIATE waits for its turn there"
 )
+_ELSEWHERE: Final = f"{_WHERE} is not that of `via`: give the queue of the same database, or none"
 _SCHEMAS: Final = (Terms().schema, "main")  # not given, or what is true anyway
 _FIRST: Final = ("main", "temp")  # a temporary table that hides the queue's is seen by its columns
 _UNDONE: Final = "; SQLite has rolled back the whole transaction"
@@ -110,11 +111,11 @@ def put(execute: Execute, in_transaction: Callable[[], bool], job: NewJob, terms
     if terms.schema not in _SCHEMAS:
         raise ConfigError(
             f"schema names where PostgreSQL has the queue's tables; on SQLite they are in the connection's first "
-            f"database, not in {terms.schema!r}: leave it out"
+            f"database, not in {terms.schema!r}: leave it out, and `via` if that is a queue elsewhere"
         )
     ask = _without_text_factory(execute)
     try:
-        _take_turn(ask)
+        _take_turn(ask, terms.place)
         if not in_transaction():
             raise NoTransaction(_AUTOCOMMIT)
         return _put(ask, job, terms)
@@ -129,7 +130,7 @@ def failure(error: sqlite3.Error, *, undone: bool = False) -> StoreError:
     return type(typed)(text + _UNDONE if undone else text)
 
 
-def _take_turn(execute: Execute) -> None:
+def _take_turn(execute: Execute, place: str | None) -> None:
     """Insert no job at all: it takes the write lock before anything is read.
 
     So what is read next is exact, and the caller's transaction need not be upgraded from a reader to a writer,
@@ -139,14 +140,16 @@ def _take_turn(execute: Execute) -> None:
         execute(statements.ENQUEUE, {"jobs": "[]", "now": 0})
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:  # a table or a column is missing
-            _check_schema(execute)
+            _check_schema(execute, place)
         raise
 
 
-def _check_schema(execute: Execute) -> None:
+def _check_schema(execute: Execute, place: str | None) -> None:
     (state,) = execute(statements.SCHEMA_STATE, {})
     if not schema.judge(state, _WHERE):
         return
+    if place is not None:
+        raise UnsupportedConnection(_ELSEWHERE)
     version, tables, *_columns = state
     what = "a queue as the contract functions made it" if tables else "empty"
     if version:
@@ -178,7 +181,7 @@ def _is_same(file: str, place: str) -> bool:
 
 def _put(execute: Execute, job: NewJob, terms: Terms) -> bool:
     _check_place(execute, terms.place)
-    _check_schema(execute)
+    _check_schema(execute, terms.place)
     there = json.loads(execute(statements.EXISTING, {"ids": array([job.id])})[0][0])
     if there:
         answer = compared(job, there[0][1:])
