@@ -70,8 +70,8 @@ which ends when nothing is left that could fall due, does not wait for them: wit
 returns at once.
 
 **A set takes records, not dictionaries.** `enqueue_many` takes `NewJob`s, the verbs of a dispatcher take `Report`,
-`Renew`, `Release` and `Note`; `asyncqueue` exports them all. An item of `enqueue_many` that is something else is answered by an `InvalidJob` in its place, as any bad item is: look at the
-results.
+`Renew`, `Release` and `Note`; `asyncqueue` exports them all. An item of `enqueue_many` that is something else is
+answered by an `InvalidJob` in its place, as any bad item is: look at the results.
 
 **`Retention` looks when a dispatcher starts and then once a minute.** An ended job may outlive its age by that
 long. It is off by default; `purge` does the same at once.

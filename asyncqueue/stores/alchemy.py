@@ -113,7 +113,7 @@ def _put(connection: Connection, job: NewJob, terms: Terms) -> bool:
 
 
 def _put_postgres(connection: Connection, job: NewJob, terms: Terms) -> bool:
-    from asyncqueue.stores.postgres import outbox as postgres  # noqa: PLC0415 - needs its driver
+    from asyncqueue.stores.postgres import story  # noqa: PLC0415 - needs its driver
 
     driver: Any = connection.connection.driver_connection
 
@@ -123,14 +123,14 @@ def _put_postgres(connection: Connection, job: NewJob, terms: Terms) -> bool:
         return bool(driver.info.transaction_status)
 
     def execute(sql: str, arguments: tuple[Any, ...]) -> list[Any]:
-        statement, names = postgres.with_names(sql, arguments, ":{} ")
+        statement, names = story.with_names(sql, arguments, ":{} ")
         result = connection.execute(text(statement), names)
         return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
 
     try:
-        return postgres.put(execute, in_transaction, job, terms)
+        return story.put(execute, in_transaction, job, terms)
     except DBAPIError as error:
-        raise postgres.failure(_driver_error(error)) from error
+        raise story.failure(_driver_error(error)) from error
 
 
 def _driver_error(error: DBAPIError) -> BaseException:

@@ -20,6 +20,7 @@ from asyncqueue.errors import (
 from asyncqueue.job import NewJob
 from asyncqueue.stores.base import Terms
 from asyncqueue.stores.postgres import outbox as postgres
+from asyncqueue.stores.postgres import story
 from asyncqueue.stores.postgres.address import Address, check_schema
 from tests.outbox.outbox_callers import POSTGRES, Asyncpg, AsyncPsycopg, Psycopg
 from tests.store.raw import raw_of
@@ -70,7 +71,7 @@ async def test_without_a_transaction_a_queue_or_the_same_place_nothing_is_put(ca
 
 def test_row_that_was_in_the_way_and_is_purged_meanwhile_is_not_in_the_way():
     """Seen by nobody before the insert, refused by the insert, gone at the second look: so it goes in."""
-    version = postgres.QUEUE.version
+    version = story.QUEUE.version
     answers = iter([[(True, True, True)], [(version, None, 5)], [], [], [], [(1,)]])
     asked = []
 
@@ -78,14 +79,14 @@ def test_row_that_was_in_the_way_and_is_purged_meanwhile_is_not_in_the_way():
         asked.append(sql)
         return next(answers)
 
-    assert postgres.put(execute, lambda: True, NewJob("a", 1), Terms()) is True
+    assert story.put(execute, lambda: True, NewJob("a", 1), Terms()) is True
     assert asked[2:4] == asked[4:6]
 
 
 def test_errors_that_are_not_the_drivers_come_back_as_they_are():
     error = LookupError("mine")
-    assert postgres.failure(error) is error
-    assert type(postgres.failure(SystemExit("over"))) is StoreError
+    assert story.failure(error) is error
+    assert type(story.failure(SystemExit("over"))) is StoreError
 
 
 def test_objects_of_others_have_no_outbox_with_or_without_psycopg(monkeypatch):

@@ -9,7 +9,7 @@ from psycopg.rows import tuple_row
 from asyncqueue.errors import AsyncQueueError, UnsupportedConnection
 from asyncqueue.job import NewJob
 from asyncqueue.stores.base import AsyncOutbox, SyncOutbox, Terms
-from asyncqueue.stores.postgres import outbox
+from asyncqueue.stores.postgres.story import failure, put, put_async, with_names
 
 __all__ = ["AsyncPsycopgOutbox", "PsycopgOutbox", "outbox_for"]
 
@@ -33,14 +33,14 @@ class PsycopgOutbox:
         """See `stores.base.SyncOutbox`."""
         _check_pipeline(self._connection)
         try:
-            return outbox.put(self._execute, lambda: is_begun(self._connection), job, terms)
+            return put(self._execute, lambda: is_begun(self._connection), job, terms)
         except AsyncQueueError:
             raise
         except psycopg.Error as error:
-            raise outbox.failure(error) from error
+            raise failure(error) from error
 
     def _execute(self, sql: str, arguments: tuple[Any, ...]) -> list[Any]:
-        text, names = outbox.with_names(sql, arguments, "%({})s")
+        text, names = with_names(sql, arguments, "%({})s")
         with psycopg.Cursor(self._connection, row_factory=tuple_row) as cursor:  # not the caller's kind of cursor
             cursor.execute(text, names)
             return cursor.fetchall() if cursor.description else []
@@ -56,21 +56,14 @@ class AsyncPsycopgOutbox:
         """See `stores.base.AsyncOutbox`."""
         _check_pipeline(self._connection)
         try:
-            story = outbox.telling(job, terms, lambda: is_begun(self._connection))
-            rows: list[Any] | None = None
-            while True:
-                try:
-                    sql, arguments = story.send(rows)
-                except StopIteration as end:
-                    return bool(end.value)
-                rows = await self._execute(sql, arguments)
+            return await put_async(self._execute, lambda: is_begun(self._connection), job, terms)
         except AsyncQueueError:
             raise
         except psycopg.Error as error:
-            raise outbox.failure(error) from error
+            raise failure(error) from error
 
     async def _execute(self, sql: str, arguments: tuple[Any, ...]) -> list[Any]:
-        text, names = outbox.with_names(sql, arguments, "%({})s")
+        text, names = with_names(sql, arguments, "%({})s")
         async with psycopg.AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(text, names)
             return await cursor.fetchall() if cursor.description else []
