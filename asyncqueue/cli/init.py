@@ -3,10 +3,10 @@
 import anyio
 import click
 
-from asyncqueue.cli.opening import shown
 from asyncqueue.cli.options import as_json, check_journal, database, examples, journal
 from asyncqueue.cli.render import print_json
 from asyncqueue.queue import Queue
+from asyncqueue.stores import shown
 from asyncqueue.stores.sqlite.connection import Journal
 
 __all__ = ["init"]

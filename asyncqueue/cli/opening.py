@@ -4,10 +4,10 @@ A command that only reads asks for no more than that: it works on a file that ca
 """
 
 from contextlib import AbstractAsyncContextManager
-from urllib.parse import urlsplit
 
 from asyncqueue.cli.failure import Failed
 from asyncqueue.queue import Queue
+from asyncqueue.stores import shown
 
 __all__ = ["existing", "no_such_job", "no_such_queue", "readable"]
 
@@ -30,11 +30,3 @@ def no_such_job(db: str, id: str) -> Failed:
 def no_such_queue(db: str, name: str) -> Failed:
     """Return the error for a queue that was never used."""
     return Failed(f"queue {name}: no such queue in {shown(db)}: see 'asyncqueue queue list'")
-
-
-def shown(db: str) -> str:
-    """Return how messages call the database: never with a password."""
-    if "://" not in db:
-        return db
-    parts = urlsplit(db)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()

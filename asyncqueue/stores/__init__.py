@@ -11,7 +11,7 @@ from asyncqueue.stores.sqlite.connection import Profile
 from asyncqueue.stores.sqlite.moving import SqliteSide
 from asyncqueue.stores.sqlite.store import SqliteStore
 
-__all__ = ["is_server", "open_side", "open_store", "outbox_for"]
+__all__ = ["is_server", "open_side", "open_store", "outbox_for", "shown"]
 
 _POSTGRES = ("postgresql:", "postgres:")
 _DRIVER_MISSING = "PostgreSQL needs the driver asyncpg: pip install 'asyncqueue[postgres]'"
@@ -70,14 +70,14 @@ async def open_side(url: str, *, create: bool) -> Side:
 def _path_of(url: str) -> str:
     path = url.removeprefix(_SQLITE)
     if "://" in path or not path or path.startswith(":memory:") or "\0" in path:
-        raise ConfigError(f"not a queue: {_shown(path)!r}: give the path of a file, or postgresql://…")
+        raise ConfigError(f"not a queue: {shown(path)!r}: give the path of a file, or postgresql://…")
     return path
 
 
-def _shown(url: str) -> str:
-    """Return a URL without what stands before its host, which may be a password."""
+def shown(url: str) -> str:
+    """Return how messages call a queue: a path, or a URL without user, password and options."""
     scheme, mark, rest = url.partition("://")
-    return scheme + mark + rest.rpartition("@")[2] if mark else url
+    return scheme + mark + rest.rpartition("@")[2].partition("?")[0] if mark else url
 
 
 async def _open_postgres(

@@ -57,7 +57,7 @@ async def failure_of(effect: EffectWork, connection: Any) -> Exception | None:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return BadEffect("the effect was cancelled from within; it and the finish were undone")
+        return BadEffect("the effect was cancelled from within, and undone")
     return None
 
 

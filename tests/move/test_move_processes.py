@@ -104,6 +104,7 @@ async def test_the_command_refuses_what_cannot_be_moved_in_one_line(pair, tmp_pa
     for arguments, words in (
         ([tmp_path / "missing.db", target], "no such file"),
         (["mysql://me:secret@h/x", target], "not a queue"),
+        (["mysql://me:a/secret@h/x?key=secret", target], "'mysql://h/x'"),
         ([source], "Missing argument"),
     ):
         done = run("migrate-store", *arguments)

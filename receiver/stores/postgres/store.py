@@ -10,7 +10,7 @@ import asyncpg
 from asyncqueue.errors import BadEffect, StoreBusy, StoreError
 from asyncqueue.stores.postgres import schema
 from asyncqueue.stores.postgres.address import Address
-from asyncqueue.stores.postgres.connection import Connection, Database, Profile
+from asyncqueue.stores.postgres.connection import Connection, Database, Profile, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
 from asyncqueue.stores.postgres.statements import EFFECT_BEGIN, EFFECT_END, EFFECT_UNDO, EFFECTS_FREE, EFFECTS_OVER
 from asyncqueue.wire import Message
@@ -123,7 +123,7 @@ class _Set:
     async def _run_effect(self, effect: Effect, message: Message) -> bool:
         await self._connection.execute(EFFECT_BEGIN)
         failure = await run_effect(lambda connection: effect(connection, message), self._connection)
-        if self._connection.is_closed() or not self._connection.is_in_transaction():
+        if is_gone(self._connection) or not self._connection.is_in_transaction():
             if failure is not None and not isinstance(failure, BadEffect):
                 raise failure  # the server or the network ended it, and the effect only met that
             raise StoreError(f"the effect of {message.id} ended its transaction; nothing of the set is kept")

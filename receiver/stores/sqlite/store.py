@@ -1,6 +1,5 @@
 """The SQLite inbox: one short transaction per set of messages."""
 
-import asyncio
 import json
 import logging
 import os
@@ -13,6 +12,7 @@ from typing import Any, Final
 import aiosqlite
 
 from asyncqueue.errors import NewerSchema, NotAQueue, StoreError
+from asyncqueue.stores.inside import failure_of
 from asyncqueue.stores.sqlite.connection import Database, Journal, Profile
 from asyncqueue.stores.sqlite.schema import script
 from asyncqueue.wire import Message
@@ -139,24 +139,16 @@ class _Set:
 
     async def _run_effect(self, effect: Effect, message: Message) -> bool:
         await self._rows(statements.EFFECT_BEGIN)
-        ok = False
-        try:
-            await effect(self._connection, message)
-            ok = True
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # we are cancelled, not only something inside the effect
-            log.warning("the effect of %s was cancelled and undone", message.id)
-        except Exception:
-            log.warning("the effect of %s failed and was undone", message.id, exc_info=True)
+        failure = await failure_of(lambda connection: effect(connection, message), self._connection)
+        if failure is not None:
+            log.warning("the effect of %s failed and was undone", message.id, exc_info=failure)
         if not self._connection.in_transaction:
             raise StoreError(f"the effect of {message.id} rolled its transaction back; nothing of the set is kept")
         self._connection.row_factory = None
-        if not ok:
+        if failure is not None:
             await self._rows(statements.EFFECT_UNDO)
         await self._rows(statements.EFFECT_END)
-        return ok
+        return failure is None
 
     async def _judge(self, accepted: set[str], failed: set[str]) -> list[Result]:
         """Return a result for each arrival, in order."""
