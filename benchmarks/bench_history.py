@@ -200,7 +200,7 @@ async def measure_purge(path: Path, rows: int, idle_s: float) -> float:
     idle, elsewhere, here = "no purge", "purge by another process", "purge in the same process"
     seconds, purged = dict.fromkeys((idle, elsewhere, here), 0.0), {idle: 0}
     async with Queue.open(path, dedup_ms=0) as queue:
-        queue.claim_late = log.timed(queue.claim_late)  # type: ignore[method-assign]
+        queue.claim_late = log.timed(queue.claim_late)  # type: ignore[assignment, method-assign]
         steps: list[tuple[str, Callable[[], Awaitable[int | None]]]] = [
             (idle, lambda: asyncio.sleep(idle_s, 0)),
             (elsewhere, lambda: purge_elsewhere(path, rows)),

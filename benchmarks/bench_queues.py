@@ -52,7 +52,9 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{machine()}\n")
     mine = options.claims * LIMIT
-    shapes = {f"{n:,} queues": (spread(n, options.jobs), None) for n in (1, 8, 64, 1_000)}
+    shapes: dict[str, tuple[list[NewJob], list[str] | None]] = {
+        f"{n:,} queues": (spread(n, options.jobs), None) for n in (1, 8, 64, 1_000)
+    }
     shapes["one kind, no other"] = (spread(1, mine, "mail"), ["mail"])
     shapes["one kind behind others"] = (spread(1, options.others, "fax") + spread(1, mine, "mail"), ["mail"])
     rows, claim_ms = [], {}

@@ -196,7 +196,7 @@ async def child(url: str, concurrency: int, think_ms: float) -> None:
         spans = []
         for job_id, start in list(began.items())[:: max(1, len(began) // 500)]:
             job = await queue.get(job_id)
-            spans.append(max(0.0, (job.finished_at or 0) - start))
+            spans.append(max(0.0, ((job and job.finished_at) or 0) - start))
         print(json.dumps({"began": [*began.values()], "cpu": cpu, "spans": spans}), flush=True)
 
 

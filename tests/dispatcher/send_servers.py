@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import re
-import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -128,10 +127,3 @@ def says(text: bytes) -> Behaviour:
 async def silent(_server, _request, _writer):
     """Never answers; ends when the test does."""
     await asyncio.Event().wait()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]

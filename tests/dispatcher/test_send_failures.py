@@ -8,11 +8,12 @@ import struct
 import subprocess
 
 import pytest
-from send_servers import ACK, JOB, answer, free_port, other_job, raw_server, silent
+from send_servers import ACK, JOB, answer, other_job, raw_server, silent
 
 from asyncqueue.dispatcher.meaning import FAILURES
 from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.retry import ACCEPTED, Certainty, Verdict
+from tests.postgres_server import free_port
 from tests.waiting import until
 
 RETRY_UNKNOWN = (Verdict.RETRY, Certainty.UNKNOWN)

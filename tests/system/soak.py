@@ -9,7 +9,6 @@ import asyncio
 import json
 import random
 import signal
-import socket
 import sqlite3
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from asyncqueue import NewJob, Queue
 from asyncqueue.job import encode_payload
+from tests.postgres_server import free_port
 
 ROOT = Path(__file__).parents[2]
 ORDERS = ROOT / "examples" / "orders.jsonl"
@@ -86,11 +86,6 @@ def read_orders(limit: int | None = None) -> list[NewJob]:
         NewJob(order["id"], order["qty"], encode_payload(order["payload"]), max_attempts=1_000)
         for order in map(json.loads, lines)
     ]
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        return int(server.getsockname()[1])
 
 
 async def run_round(seed: int, folder: Path, orders: list[NewJob], kills: int) -> Round:
