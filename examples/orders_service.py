@@ -104,9 +104,16 @@ async def with_dispatcher(app: web.Application) -> AsyncIterator[None]:
     sender = HttpSender(app[INBOX], timeout_ms=2_000, connect_timeout_ms=1_000)
     async with Dispatcher(app[QUEUE], sender, lease_ms=5_000) as dispatcher:
         running = asyncio.create_task(dispatcher.run())
+        running.add_done_callback(end_with)
         yield
         dispatcher.stop()
         await running
+
+
+def end_with(running: asyncio.Task[None]) -> None:
+    """End the service with its dispatcher, as when the queue refuses for good: nobody would send its orders."""
+    if not running.cancelled() and running.exception() is not None:
+        raise web.GracefulExit
 
 
 def create_app(path: Path, inbox: str) -> web.Application:

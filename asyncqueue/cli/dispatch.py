@@ -117,6 +117,11 @@ __all__ = ["dispatch"]
     is_flag=True,
     help="Also stop when standard input ends, as it does when the parent process has died.",
 )
+@click.option(
+    "--supervised",
+    is_flag=True,
+    help="Tell a supervisor, by exit code 3 instead of 1, that the store refuses for good.",
+)
 @as_json("each event as one line of JSON, on a terminal too")
 def dispatch(**values: Any) -> None:
     """Send the jobs in DB to URL until SIGTERM or SIGINT (or, with --drain, until none is left).
@@ -125,6 +130,10 @@ def dispatch(**values: Any) -> None:
     outcome is unknown: the receiver must be idempotent. The first signal stops gracefully, a second one at once.
     On a terminal the progress is shown; else each event is one line of JSON. With --processes N, N dispatchers run
     side by side, and one that dies is started again.
+
+    A store that is busy, full or away is waited for. One that refuses for good (the queue was moved; the role has
+    lost a right, or the schema is gone, for more than ten seconds) ends it with exit code 1, all N at once, with
+    --drain too. Let a service manager start it again.
     """
     known = {field.name for field in fields(DispatchSettings)}
     settings = DispatchSettings(**{name: value for name, value in values.items() if name in known})

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
-from asyncqueue.cli.failure import Failed, Interrupted
+from asyncqueue.cli.failure import Failed, Interrupted, Refused
 from asyncqueue.cli.output import LineWriter
 from asyncqueue.cli.settings import DispatchSettings
 from asyncqueue.cli.supervise import Supervisor
@@ -22,6 +22,7 @@ from asyncqueue.cli.view import LiveView, Tally
 from asyncqueue.clock import SystemClock
 from asyncqueue.dispatcher import Dispatcher
 from asyncqueue.dispatcher.send import HttpSender
+from asyncqueue.errors import AsyncQueueError
 from asyncqueue.eventloop import collect_seldom, loop_factory
 from asyncqueue.events import Event, Events, Subscriber, record
 from asyncqueue.queue import Queue
@@ -105,7 +106,10 @@ async def _dispatch(dispatcher: Dispatcher, settings: DispatchSettings) -> tuple
         if settings.stop_with_stdin:
             group.start_soon(_stop_with_stdin, dispatcher.stop)
         await group.start(_heed_signals, dispatcher, cut_off)
-        await (dispatcher.drain() if settings.drain else dispatcher.run())
+        try:
+            await (dispatcher.drain() if settings.drain else dispatcher.run())
+        except AsyncQueueError as error:  # nobody's usage is wrong: what was opened has begun to refuse
+            raise (Refused if settings.supervised else Failed)(str(error)) from error
         group.cancel_scope.cancel()
     return cut_off[0] if cut_off else None
 

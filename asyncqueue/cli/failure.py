@@ -1,7 +1,8 @@
 """What becomes of an error: one line on stderr and an exit code. The only place that decides it.
 
 Exit codes: 0 done; 1 failed (busy, full, conflict, rejects, not dead); 2 wrong usage or bad input, nothing was
-changed; 130 Ctrl-C; 141 the reader of our output has gone.
+changed; 130 Ctrl-C; 141 the reader of our output has gone. A supervisor is told by 3, if it wishes (`dispatch
+--supervised`), that the store refuses for good.
 """
 
 import contextlib
@@ -17,11 +18,24 @@ import click
 from asyncqueue.errors import AsyncQueueError, ConfigError, InvalidJob, NotAQueue, StoreDenied
 from asyncqueue.job import printable
 
-__all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "OK", "PIPE_GONE", "Failed", "Interrupted", "run", "say"]
+__all__ = [
+    "BAD_INPUT",
+    "FAILED",
+    "INTERRUPTED",
+    "OK",
+    "PIPE_GONE",
+    "REFUSED",
+    "Failed",
+    "Interrupted",
+    "Refused",
+    "run",
+    "say",
+]
 
 OK: Final = 0
 FAILED: Final = 1
 BAD_INPUT: Final = 2
+REFUSED: Final = 3
 INTERRUPTED: Final = 130
 PIPE_GONE: Final = 141
 
@@ -63,6 +77,12 @@ class Interrupted(Failed):
     """The command was cut off by Ctrl-C, and there is something to say about it; exit code 130."""
 
     code = INTERRUPTED
+
+
+class Refused(Failed):
+    """The store refuses for good, as a child tells its supervisor; exit code 3."""
+
+    code = REFUSED
 
 
 def run(command: click.Command, arguments: Sequence[str]) -> NoReturn:

@@ -50,6 +50,7 @@ class DispatchSettings:
     journal: Literal["keep", "delete", "wal"] = "keep"
     force_wal: bool = False
     stop_with_stdin: bool = False
+    supervised: bool = False
     json_: bool = False
 
     def check(self) -> None:
@@ -72,4 +73,4 @@ def child_command(settings: DispatchSettings) -> list[str]:
         options.append(f"--owner-prefix={settings.owner_prefix}")
     options += [f"--{name.replace('_', '-')}" for name in _FLAGS if getattr(settings, name)]
     command = [sys.executable, "-m", "asyncqueue", "dispatch", *options, "--json", "--stop-with-stdin"]
-    return [*command, "--", settings.db, settings.url]
+    return [*command, "--supervised", "--", settings.db, settings.url]

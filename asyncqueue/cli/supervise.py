@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 from anyio.abc import ByteReceiveStream, Process
 
-from asyncqueue.cli.failure import BAD_INPUT, Failed, say
+from asyncqueue.cli.failure import BAD_INPUT, REFUSED, Failed, say
 from asyncqueue.cli.settings import DispatchSettings, child_command
 from asyncqueue.cli.view import Tally
 
@@ -29,7 +29,8 @@ class Supervisor:
 
     Signals go on to all children, which run in sessions of their own: a terminal's Ctrl-C reaches them once, by
     us. A child that dies without having been asked to is started again after a growing pause, eight times in a row
-    at most; one that refuses its settings (exit code 2) is not. Children stop by themselves when we die. Without a
+    at most; one that refuses its settings (exit code 2) is not. One whose store refuses for good (exit code 3) has
+    said so, and the others are stopped: theirs is the same. Children stop by themselves when we die. Without a
     `tally` they share our stdout; with one their events go there instead.
     """
 
@@ -63,6 +64,10 @@ class Supervisor:
             if time.monotonic() - began_at >= _LONG_LIFE_S:
                 deaths = 0
             deaths += 1
+            if code == REFUSED:
+                self._failed += 1
+                self._stop_all()
+                return
             if code == BAD_INPUT or deaths > _RESTARTS_MAX or self._stopping.is_set():
                 say("error", f"dispatcher process {slot + 1} {_how(code)}")
                 self._failed += 1
@@ -95,9 +100,12 @@ class Supervisor:
     async def _forward_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async for _number in signals:
-                self._stopping.set()
-                for child in tuple(self._children.values()):
-                    _stop(child)
+                self._stop_all()
+
+    def _stop_all(self) -> None:
+        self._stopping.set()
+        for child in tuple(self._children.values()):
+            _stop(child)
 
 
 async def read_records(

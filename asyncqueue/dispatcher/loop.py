@@ -2,10 +2,13 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Protocol
 
 import anyio
 
+from asyncqueue.dispatcher.refusal import Refusals
+from asyncqueue.errors import AsyncQueueError
 from asyncqueue.events import ChoreFailed, ChoreRecovered, Events
 from asyncqueue.job import printable
 
@@ -28,20 +31,38 @@ class Chore(Protocol):
 
 
 class Loop:
-    """Runs a chore for ever. A chore that raises is tried again, with capped backoff; it never dies silently."""
+    """Runs a chore for ever. A chore that raises is tried again, with capped backoff; it never dies silently.
 
-    def __init__(self, chore: Chore, events: Events, *, pause_max_s: float = 5.0) -> None:
+    `on_refused` is told of each pass that ended with an error which waiting hardly mends: with that error, once it
+    is certain that no later pass ends otherwise, else with None. The loop goes on.
+    """
+
+    def __init__(
+        self,
+        chore: Chore,
+        events: Events,
+        *,
+        pause_max_s: float = 5.0,
+        on_refused: Callable[[AsyncQueueError | None], None] | None = None,
+    ) -> None:
         self.chore = chore
         self.failures = 0
         self.passed_at: float | None = None  # loop seconds of the last pass without error
         self._events = events
         self._pause_max_s = pause_max_s
+        self._on_refused = on_refused
+        self._refusals = Refusals()
         self._woken = asyncio.Event()
 
     @property
     def is_woken(self) -> bool:
         """Whether the next sleep is skipped already."""
         return self._woken.is_set()
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the last pass ended with an error that waiting hardly mends."""
+        return self._refusals.is_last
 
     def wake(self) -> None:
         """End the current sleep, or skip the next one. Does not shorten an error pause."""
@@ -72,6 +93,9 @@ class Loop:
         pause_s = ceiling * random.uniform(0.5, 1)  # noqa: S311 - jitter, not a secret
         text = printable(f"{type(error).__name__}: {error}")
         self._events.emit(ChoreFailed(self.chore.name, text, self.failures, round(pause_s * 1000)))
+        refusal = self._refusals.note(error, asyncio.get_running_loop().time())
+        if self.is_refused and self._on_refused is not None:
+            self._on_refused(refusal)
         return pause_s
 
     def _passed(self) -> None:
@@ -79,3 +103,4 @@ class Loop:
             self._events.emit(ChoreRecovered(self.chore.name, self.failures))
             self.failures = 0
         self.passed_at = asyncio.get_running_loop().time()
+        self._refusals.note(None, self.passed_at)

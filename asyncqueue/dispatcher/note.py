@@ -5,6 +5,7 @@ from collections import deque
 
 import anyio
 
+from asyncqueue.errors import AsyncQueueError
 from asyncqueue.job import Note
 from asyncqueue.queue import Queue
 
@@ -34,7 +35,10 @@ class NoteChore:
         async with self._turn:
             notes = tuple(self._notes)
             self._notes.clear()
+            lost = f"the history keeps nothing of {len(notes)} attempts left to their leases"
             try:
                 await self._queue.note_many(notes)
+            except AsyncQueueError as error:
+                log.warning("%s: %s", lost, error)
             except Exception:
-                log.exception("the history keeps nothing of %d attempts left to their leases", len(notes))
+                log.exception(lost)

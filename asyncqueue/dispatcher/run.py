@@ -1,7 +1,8 @@
 """The dispatcher: the only task group, the signals, and the way to stop.
 
 Stopping: claim no more, let deliveries in flight end within the grace period, cut the rest short, give unused
-leases back, report, leave. A second signal leaves at once; its leases run out by themselves.
+leases back, report, leave. A second signal leaves at once; its leases run out by themselves. A store that refuses
+for good is a reason to stop, too, and its error is what the run ends with.
 """
 
 import asyncio
@@ -28,9 +29,9 @@ from asyncqueue.dispatcher.renew import RenewChore
 from asyncqueue.dispatcher.route import Deliver, Route
 from asyncqueue.dispatcher.settle import ReportChore, board, serve_slot
 from asyncqueue.dispatcher.sweep import SweepChore
-from asyncqueue.errors import ConfigError
+from asyncqueue.errors import AsyncQueueError, ConfigError
 from asyncqueue.events import Events, Started, Stopped, Stopping
-from asyncqueue.job import DEFAULT_LEASE_MS, PRODUCT, Note, Range, check_id, check_int
+from asyncqueue.job import DEFAULT_LEASE_MS, PRODUCT, Note, Range, check_id, check_int, printable
 from asyncqueue.queue import Queue, new_owner
 from asyncqueue.retry import RetryPolicy
 
@@ -120,6 +121,7 @@ class Dispatcher:
         self._loops: dict[str, Loop] = {}
         self._stop_asked = asyncio.Event()
         self._stop_why = ""
+        self._refusal: AsyncQueueError | None = None
         self._quiet = asyncio.Event()
 
     @property
@@ -171,13 +173,19 @@ class Dispatcher:
             self._group.cancel_scope.cancel()
 
     async def run(self, *, handle_signals: bool = False) -> None:
-        """Dispatch until `stop()`, or with `handle_signals` until SIGTERM or SIGINT. May be run again after it."""
+        """Dispatch until `stop()`, or with `handle_signals` until SIGTERM or SIGINT. May be run again after it.
+
+        A store that is busy, full, away or cannot be written for now is waited for. One that refuses for good ends
+        the run as `stop()` does, and its error is raised: `StoreMoved`, `NewerSchema` and `ForkedProcess` at once;
+        `StoreDenied`, `NotAQueue` (the schema is gone, say), `StoreDamaged`, `StoreClosed` and `ConfigError` when
+        they have stood for ten seconds. Leases whose reports it refused run out by themselves.
+        """
         await self._run(handle_signals=handle_signals, drain=False)
 
     async def drain(self, *, handle_signals: bool = False) -> None:
         """Dispatch until no live job (of its queues and kinds) is left or `stop()`.
 
-        Waits for delayed jobs and other holders' leases.
+        Waits for delayed jobs and other holders' leases. Raises as `run` does.
         """
         await self._run(handle_signals=handle_signals, drain=True)
 
@@ -198,6 +206,8 @@ class Dispatcher:
                 await self._stop_asked.wait()
                 await self._wind_down()
                 self._group.cancel_scope.cancel()
+            if self._refusal is not None:
+                raise self._refusal
         finally:
             self._group = None
             for delivery in tuple(self._flight.held):  # after an abort: nothing goes on in shared requests either
@@ -214,22 +224,24 @@ class Dispatcher:
         self._claim.watches_ends = drain
         self._notes = NoteChore(queue)
         reports = ReportChore(queue, flight, self._policy, self._events, self._note)
+        sweep = SweepChore(queue, self._quietened)
         chores: list[tuple[Chore, float]] = [
             (self._claim, 5.0),
             (reports, 1.0),
             (self._notes, 1.0),
             (RenewChore(queue, flight, self._lease_ms), self._lease_ms / 1000 / 12),
             (LapseChore(flight), 0.1),
-            (SweepChore(queue), 30.0),
+            (sweep, 30.0),
         ]
         if self._retention is not None:
             chores.append((PurgeChore(queue, self._retention), 60.0))
         if drain:
             drained = partial(self.stop, "drained")
             whose = {"queues": self._queues, "kinds": kinds_of(self._lanes)}
-            chores.append((DrainChore(queue, flight, self._claim, drained=drained, **whose), 5.0))
+            chores.append((DrainChore(queue, flight, self._claim, sweep, drained=drained, **whose), 5.0))
         self._loops = {
-            chore.name: Loop(chore, self._events, pause_max_s=pause_max_s) for chore, pause_max_s in chores
+            chore.name: Loop(chore, self._events, pause_max_s=pause_max_s, on_refused=self._refused)
+            for chore, pause_max_s in chores
         }
         flight.board = partial(board, flight, self._events)
         flight.on_free = self._freed
@@ -246,6 +258,15 @@ class Dispatcher:
     def _ended(self, reports: ReportChore, delivery: Delivery) -> None:
         reports.sort(delivery)
         self._loops["report"].wake()
+        if self._refusal is not None:
+            self._quiet.set()  # whoever waits for the reports looks whether that is in vain
+
+    def _refused(self, error: AsyncQueueError | None) -> None:
+        """Stop for an error that no waiting mends; the first one is told."""
+        if self._refusal is None and error is not None:
+            self._refusal = error
+            self.stop(printable(f"{type(error).__name__}: {error}"))
+        self._quiet.set()
 
     def _quietened(self) -> None:
         self._quiet.set()
@@ -276,10 +297,15 @@ class Dispatcher:
             await self._notes.run_once()
 
     async def _landed(self) -> None:
-        """Wait until every lease that is held, or being claimed just now, was reported."""
-        while self._flight.held or self._claim.under_way:
+        """Wait until every lease that is held, or being claimed just now, was reported, or cannot be."""
+        while (self._flight.held or self._claim.under_way) and not self._is_in_vain():
             self._quiet.clear()
             await self._quiet.wait()
+
+    def _is_in_vain(self) -> bool:
+        """Tell whether reports are all that is left to do, and the store refuses them for good."""
+        is_refused = self._refusal is not None and self._loops["report"].is_refused
+        return is_refused and not self._flight.sending and not self._claim.under_way
 
     async def _watch_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

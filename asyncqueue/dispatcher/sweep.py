@@ -1,5 +1,7 @@
 """The sweep chore: jobs without time or attempts left become dead although nobody claims."""
 
+from collections.abc import Callable
+
 from asyncqueue.queue import Queue
 
 __all__ = ["SweepChore"]
@@ -13,9 +15,15 @@ class SweepChore:
 
     name = "sweep"
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, swept: Callable[[], None]) -> None:
         self._queue = queue
+        self._swept = swept
+        self.has_swept = False
 
     async def run_once(self) -> float:
         """Sweep one set; come again at once while sets are full."""
-        return 0.0 if await self._queue.sweep(_SET) == _SET else _EVERY_S
+        is_full = await self._queue.sweep(_SET) == _SET
+        if not self.has_swept:
+            self.has_swept = True
+            self._swept()
+        return 0.0 if is_full else _EVERY_S

@@ -227,7 +227,10 @@ class Transaction(Protocol):
         ...
 
     async def sweep(self, limit: int) -> int:
-        """Move up to `limit` jobs without time or attempts left to dead; return how many."""
+        """Move up to `limit` jobs without time or attempts left to dead; return how many.
+
+        Raises `StoreMoved` where the queue has moved, also if there is none: so who only waits learns of it.
+        """
         ...
 
     async def pause(self, names: Sequence[str], *, paused: bool) -> None:

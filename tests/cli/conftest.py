@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lowly import DOCUMENTED, Lowly, lowly_role
+
 ROOT = Path(__file__).resolve().parents[2]
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -61,6 +63,14 @@ def said():
             assert word in lines[0]
 
     return said
+
+
+@pytest.fixture
+def lowly(run, postgres_url) -> Iterator[Lowly]:
+    """A role that may use a queue which somebody else has made."""
+    assert run("init", postgres_url).returncode == 0
+    with lowly_role(postgres_url, *DOCUMENTED) as role:
+        yield role
 
 
 STAND_IN = Path(__file__).with_name("stand_in_receiver.py")

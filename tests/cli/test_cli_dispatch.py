@@ -13,6 +13,8 @@ import time
 import psutil
 import pytest
 
+from asyncqueue.dispatcher.refusal import STANDS_S
+
 JOBS = 300
 
 
@@ -202,6 +204,69 @@ def test_children_end_when_their_parent_is_killed(filled, start, silent):
     gone, alive = psutil.wait_procs(children, timeout=20)
     assert len(gone) == 2
     assert not alive
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request, db):
+    """Where a queue may be: a file, or a URL."""
+    return request.getfixturevalue("postgres_url") if request.param == "postgres" else db
+
+
+def _moved(run, place, tmp_path) -> None:
+    ended = run("migrate-store", place, tmp_path / "moved.db", "--with-leases")
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_queue_that_has_moved_ends_the_dispatcher_with_one_line(run, place, tmp_path, start, serve):
+    run("enqueue", place, "a", 1, "--delay-ms", 3_600_000)
+    process = start(place, serve())
+    _await_event(process, "started")
+    _moved(run, place, tmp_path)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    (line,) = err.decode().splitlines()
+    assert line.startswith("asyncqueue: error: ")
+    assert line.endswith("this queue was moved, or is being moved, to another store: see asyncqueue migrate-store")
+    events = _events(out.decode())
+    assert [event["why"].split(":")[0] for event in events if event["event"] == "stopping"] == ["StoreMoved"]
+    assert events[-1]["event"] == "stopped"
+
+
+def test_a_queue_that_has_moved_is_not_drained(run, said, place, tmp_path, serve):
+    run("enqueue", place, "a", 1)
+    run("job", "cancel", place, "a")  # nothing is left to do
+    _moved(run, place, tmp_path)
+    said(run("dispatch", place, serve(), "--drain"), 1, "this queue was moved")
+
+
+def test_children_whose_queue_has_moved_are_not_started_again(run, place, tmp_path, start, serve):
+    run("enqueue", place, "a", 1, "--delay-ms", 3_600_000)
+    process = start(place, serve(), "--processes", 2)
+    pids = {_await_event(process, "started")["pid"] for _ in range(2)}
+    _moved(run, place, tmp_path)
+    _out, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    *said, last = err.decode().splitlines()
+    assert said
+    assert all(line.startswith("asyncqueue: error: ") and "this queue was moved" in line for line in said)
+    assert last in {f"asyncqueue: error: {n} of 2 dispatcher processes failed: see above" for n in (1, 2)}
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_rights_that_are_taken_away_end_the_dispatchers_and_only_after_a_while(run, start, serve, lowly):
+    run("enqueue", lowly.url, "a", 1, "--delay-ms", 3_600_000)
+    process = start(lowly.url, serve(), "--processes", 2)
+    for _ in range(2):
+        _await_event(process, "started")
+    lowly.revoke("UPDATE ON ALL TABLES")
+    failed = _await_event(process, "chore_failed")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    *said, last = err.decode().splitlines()
+    assert all(line.endswith("check user, password, database and permissions") for line in said)
+    assert "dispatcher processes failed" in last
+    first = next(event for event in _events(out.decode()) if event["event"] == "stopping")
+    assert first["at_ms"] - failed["at_ms"] >= STANDS_S * 1000
 
 
 def _watch(command, environment) -> tuple[int, bytes]:

@@ -125,6 +125,7 @@ def test_a_childs_command_means_the_same_settings():
         "processes": 1,
         "json_": True,
         "stop_with_stdin": True,
+        "supervised": True,
     }
 
 

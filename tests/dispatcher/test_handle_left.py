@@ -72,7 +72,7 @@ async def test_a_note_that_fails_costs_the_deliveries_nothing__kind_19_bookkeepi
     await fill(queue, 20)
     log = Log()
     dispatcher = Dispatcher(queue, unclear, concurrency=2, events=log.events)
-    with caplog.at_level(logging.ERROR, "asyncqueue"):
+    with caplog.at_level(logging.WARNING, "asyncqueue"):
         async with running(dispatcher):
             await until(lambda: dispatcher.counts.done == 20 and dispatcher.counts.left == 1)
             await until(lambda: verbs.calls["note_many"] >= 1)

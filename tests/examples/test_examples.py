@@ -1,8 +1,11 @@
 """The examples run, and print what the programs printed whose results they reproduce."""
 
 import asyncio
+import os
 import runpy
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -10,7 +13,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from asyncqueue.stores import open_side
+from asyncqueue.stores.move import Mark
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 RECEIPTS = """\
 failed receipt rolled back
@@ -101,3 +109,28 @@ async def test_the_service_starts_again_on_its_own_file_and_sends_what_was_left(
         assert (await client.post("/orders", json={"id": "left", "qty": 1})).status == 201
     async with TestServer(create_app(tmp_path / "orders.db", warehouse[0])), asyncio.timeout(30):
         assert await warehouse[1].get() == {"id": "left", "qty": 1}
+
+
+@pytest.fixture
+def process(tmp_path):
+    """The service as a process of its own, which has begun to serve."""
+    command = [sys.executable, str(EXAMPLES / "orders_service.py"), str(tmp_path / "orders.db")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*command, "http://127.0.0.1:9/", "--port", "0"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert b"Running on" in process.stdout.readline()
+        yield process
+        process.kill()
+
+
+async def test_the_service_ends_with_its_dispatcher_when_its_queue_was_moved(process, tmp_path):
+    side = await open_side(str(tmp_path / "orders.db"), create=False)
+    await side.seal(Mark("a-move", "source", "elsewhere", "copying"), with_leases=True)
+    await side.close()
+    await until(lambda: process.poll() is not None)
+    assert process.returncode == 1
+    assert b"this queue was moved" in process.stderr.read()

@@ -1,6 +1,7 @@
 """`asyncqueue migrate-store` that is killed after so many pages: `move_child.py N ARGUMENTS`.
 
-Or a dispatcher: `move_child.py dispatch URL LOG`, which logs `<id> <token>` at the begin of each delivery.
+Or a dispatcher: `move_child.py dispatch URL LOG`, which logs `<id> <token>` at the begin of each delivery, and
+ends with 4 if its queue has moved.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import sys
 
 from asyncqueue.__main__ import main as command
 from asyncqueue.dispatcher import Dispatcher
+from asyncqueue.errors import StoreMoved
 from asyncqueue.queue import Queue
 from asyncqueue.retry import RetryPolicy
 from asyncqueue.stores import move
@@ -54,7 +56,10 @@ async def dispatch(url, log):
 
 if __name__ == "__main__":
     if sys.argv[1] == "dispatch":
-        asyncio.run(dispatch(sys.argv[2], sys.argv[3]))
+        try:
+            asyncio.run(dispatch(sys.argv[2], sys.argv[3]))
+        except StoreMoved:
+            sys.exit(4)
     else:
         killed_after(int(sys.argv[1]))
         sys.argv = ["asyncqueue", *sys.argv[2:]]

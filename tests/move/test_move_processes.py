@@ -16,6 +16,7 @@ from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("move_child.py")
+MOVED = 4  # a dispatcher's exit code
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
@@ -79,15 +80,16 @@ async def test_dispatchers_are_stopped_moved_and_started_without_a_lost_job_or_a
         done = run("migrate-store", source, target, *flags)
         assert done.returncode == 0, done.stderr
         assert len(deliveries(log)) < jobs  # there was something left to move
-        old = dispatcher(source, log)  # somebody forgot one: it must not deliver anything
+        old = dispatcher(source, log)  # somebody forgot one: it must not deliver anything, and says so by its end
         running = [old, *(dispatcher(target, log) for _ in range(2))]
         async with Queue.open(target) as queue:
 
             async def all_done():
-                assert all(process.poll() is None for process in running)
+                assert all(process.poll() is None for process in running if process is not old)
                 return (await queue.stats()).done == jobs
 
             await until(all_done, 40)
+        assert old.wait(30) == MOVED
     finally:
         for process in running:
             process.kill()

@@ -42,7 +42,7 @@ def test_all_invariants_hold_for_many_seeds_and_every_fault_has_happened():
     assert {name: count for name, count in counts.items() if not count} == {}
 
 
-@pytest.mark.parametrize("seed", [3, 147, 5_000])
+@pytest.mark.parametrize("seed", [3, 149, 5_000])
 def test_a_seed_replays_byte_for_byte(seed):
     first = simulate("--seed", seed, "--history", hash_seed=1)
     again = simulate("--seed", seed, "--history", hash_seed=2)

@@ -711,6 +711,12 @@ MOVE_SEAL: Final = tuple(
     for table, verb in _SEALED
 )
 MOVE_UNSEAL: Final = tuple(f"DROP TRIGGER IF EXISTS moving_{table}_{verb.lower()}" for table, verb in _SEALED)
+# The triggers are silent as long as no row is changed: this asks one of them, where they are, and does nothing
+# elsewhere.
+MOVE_ASK: Final = (
+    "INSERT INTO queues (name, paused) SELECT '', 0 "
+    "FROM sqlite_master WHERE type = 'trigger' AND name = 'moving_queues_insert'"
+)
 # The columns of whatever is named so: it may be somebody else's.
 MOVE_COLUMNS: Final = "SELECT name FROM pragma_table_info('moving') ORDER BY cid"
 MOVE_LOOK: Final = "SELECT move, role, peer, stage FROM moving"

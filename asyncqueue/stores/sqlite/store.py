@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 import aiosqlite
 
 from asyncqueue.clock import Clock, SystemClock
-from asyncqueue.errors import BadEffect, ConfigError, Conflict, NotDead, QueueFull, StoreError
+from asyncqueue.errors import BadEffect, ConfigError, Conflict, NotDead, QueueFull, StoreClosed, StoreError
 from asyncqueue.job import (
     DEFAULT_KIND,
     EffectWork,
@@ -319,6 +319,8 @@ class SqliteTransaction:
         doomed = [
             seq for _name, seq in await self._rows(statements.LOOK, sweep=limit, queues=None) if seq is not None
         ]
+        if not doomed:
+            await self._rows(statements.MOVE_ASK)
         return await self._bury(doomed) if doomed else 0
 
     async def pause(self, names: Sequence[str], *, paused: bool) -> None:
@@ -568,7 +570,7 @@ class SqliteStore:
         path = self._database.path
         number, mark = look_at(path)
         if number != self._file:  # nobody else writes to the one that is open here
-            raise StoreError(f"{path}: was removed or replaced since it was opened: stop, and open it again")
+            raise StoreClosed(f"{path}: was removed or replaced since it was opened: stop, and open it again")
         if mark is None or mark != self._version_mark or time.monotonic() >= self._version_until:
             self._version_mark = None
             self._version = await self._database.data_version()
