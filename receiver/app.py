@@ -138,11 +138,11 @@ async def get_livez(_request: web.Request) -> web.StreamResponse:
 
 
 async def get_readyz(request: web.Request) -> web.StreamResponse:
-    """Answer 200 only if messages can be taken: the store can be read and no stop is under way."""
+    """Answer 200 only if messages can be taken: the store answers, lets us write, and no stop is under way."""
     door = request.app[DOOR]
     if door.is_stopping:
         return refusal(wire.BUSY, "stopping")
-    await door.open_inbox().totals()
+    await door.open_inbox().check_ready()
     return web.json_response({"status": "ready"})
 
 

@@ -48,6 +48,10 @@ class Inbox:
         """Return the counts, at a cost that does not grow with their number."""
         return await self._store.totals()
 
+    async def check_ready(self) -> None:
+        """Raise `StoreError` unless messages can be recorded now, as far as that can be told without a write."""
+        await self._store.check_ready()
+
     async def close(self) -> None:
         """Finish what is under way and close the store."""
         try:

@@ -17,21 +17,27 @@ class Lowly:
     """`url` is the queue, or the inbox, as that role opens it."""
 
     def __init__(self, url: str) -> None:
-        self._server, self._schema = server_of(url), schema_of(url)
+        self._server, self.schema = server_of(url), schema_of(url)
         self.name, password = f"lowly_{secrets.token_hex(6)}", secrets.token_hex(6)
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
         self.url = parts._replace(netloc=f"{self.name}:{password}@{host}").geturl()
         self._execute(f"CREATE ROLE {self.name} LOGIN PASSWORD '{password}'")
-        self._execute(f"GRANT USAGE ON SCHEMA {self._schema} TO {self.name}")
+        self._execute(f"GRANT USAGE ON SCHEMA {self.schema} TO {self.name}")
 
     def grant(self, *rights: str) -> None:
         for right in rights:
-            self._execute(f"GRANT {right} IN SCHEMA {self._schema} TO {self.name}")
+            self._execute(f"GRANT {right} IN SCHEMA {self.schema} TO {self.name}")
 
     def revoke(self, *rights: str) -> None:
         for right in rights:
-            self._execute(f"REVOKE {right} IN SCHEMA {self._schema} FROM {self.name}")
+            self._execute(f"REVOKE {right} IN SCHEMA {self.schema} FROM {self.name}")
+
+    def grant_on(self, table: str, rights: str) -> None:
+        self._execute(f"GRANT {rights} ON {self.schema}.{table} TO {self.name}")
+
+    def revoke_on(self, table: str, rights: str) -> None:
+        self._execute(f"REVOKE {rights} ON {self.schema}.{table} FROM {self.name}")
 
     def remove(self) -> None:
         self._execute(f"DROP OWNED BY {self.name}")

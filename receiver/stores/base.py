@@ -101,6 +101,10 @@ class InboxStore(Protocol):
         """Return the counts."""
         ...
 
+    async def check_ready(self) -> None:
+        """Raise `StoreError` unless messages can be recorded now, as far as that can be told without a write."""
+        ...
+
     async def close(self) -> None:
         """Close it; may be called again."""
         ...

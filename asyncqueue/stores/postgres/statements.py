@@ -68,6 +68,7 @@ __all__ = [
     "REDRIVES",
     "RELEASE",
     "RENEW",
+    "RIGHTS_MISSING",
     "RING",
     "SCHEMA_MAKE",
     "SCHEMA_MARK",
@@ -136,6 +137,16 @@ SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
                WHERE nspname = $1 AND relname = 'versions'),
        EXISTS (SELECT FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
                WHERE nspname = $1 AND relname = $2)
+"""
+# $1 schema, $2 tables, $3 rights, one of each an item. Answers with those that the role has not: a row a table.
+RIGHTS_MISSING: Final = """
+SELECT current_user::text, wanted.name, string_agg(wanted.privilege, ', ' ORDER BY wanted.n)
+FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS wanted(name, privilege, n)
+JOIN pg_namespace AS schema ON nspname = $1
+JOIN pg_class AS c ON relnamespace = schema.oid AND relname = wanted.name
+WHERE NOT CASE privilege
+  WHEN 'DELETE' THEN has_table_privilege(c.oid, privilege) ELSE has_any_column_privilege(c.oid, privilege) END
+GROUP BY wanted.name ORDER BY min(wanted.n)
 """
 SCHEMA_VERSION: Final = "SELECT version FROM asyncqueue.versions WHERE part = $1"
 SCHEMA_MAKE: Final = "CREATE SCHEMA asyncqueue"

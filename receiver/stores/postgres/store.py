@@ -12,6 +12,7 @@ from asyncqueue.stores.postgres import schema
 from asyncqueue.stores.postgres.address import Address
 from asyncqueue.stores.postgres.connection import Connection, Database, Profile, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
+from asyncqueue.stores.postgres.rights import check_rights
 from asyncqueue.stores.postgres.statements import EFFECT_BEGIN, EFFECT_END, EFFECT_UNDO, EFFECTS_FREE, EFFECTS_OVER
 from asyncqueue.wire import Message
 from receiver.stores.base import Arrival, Effect, Kept, Result, Totals
@@ -23,6 +24,13 @@ __all__ = ["INBOX", "PostgresInbox", "Profile"]
 log = logging.getLogger("receiver")
 
 INBOX: Final = schema.Part("inbox", "inbox", "receiver.stores.postgres", ("0001_inbox.sql",))
+_RIGHTS: Final[dict[str, tuple[str, ...]]] = {
+    "inbox": ("SELECT", "INSERT", "UPDATE"),
+    "conflicts": ("SELECT", "INSERT", "UPDATE"),
+    "inbox_totals": ("SELECT", "INSERT", "UPDATE"),
+}
+_RIGHTS_WITH_LEDGER: Final = _RIGHTS | {"ledger": ("INSERT",)}
+_RIGHTS_WITH_EFFECT: Final = _RIGHTS | {"inbox": (*_RIGHTS["inbox"], "DELETE")}  # a failed one undoes its message
 
 
 class PostgresInbox:
@@ -36,14 +44,21 @@ class PostgresInbox:
     async def open(cls, url: str, profile: Profile, effect: Effect | None = None) -> "PostgresInbox":
         """Open or make the inbox's tables in the schema that `url` names (default `asyncqueue`).
 
-        Raises `ConfigError`, `StoreUnreachable`, `StoreDenied`, `NotAQueue`, `NewerSchema`, `StoreBusy`.
+        Raises `ConfigError`, `StoreUnreachable`, `StoreDenied` (also if the role may not use the tables),
+        `NotAQueue`, `NewerSchema`, `StoreBusy`.
         """
         address = Address.parse(url)
 
         async def migrate(connection: Connection) -> None:
             await schema.migrate(connection, address.schema, address.shown, part=INBOX)
 
-        return cls(await Database.open(address, profile, migrate), effect)
+        inbox = cls(await Database.open(address, profile, migrate), effect)
+        try:
+            await inbox.check_ready()
+        except BaseException:
+            await inbox.close()
+            raise
+        return inbox
 
     async def receive(self, take: Callable[[], Sequence[Arrival]]) -> list[Result | Exception]:
         """See `receiver.stores.base.InboxStore`."""
@@ -61,6 +76,11 @@ class PostgresInbox:
     async def totals(self) -> Totals:
         """See `receiver.stores.base.InboxStore`."""
         return Totals(*(await self._database.read(statements.TOTALS))[0])
+
+    async def check_ready(self) -> None:
+        """See `receiver.stores.base.InboxStore`."""
+        await self.totals()
+        await check_rights(self._database, _RIGHTS_WITH_LEDGER if self._effect is None else _RIGHTS_WITH_EFFECT)
 
     async def close(self) -> None:
         """See `receiver.stores.base.InboxStore`."""

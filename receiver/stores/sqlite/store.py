@@ -70,6 +70,10 @@ class SqliteInbox:
         """See `receiver.stores.base.InboxStore`."""
         return Totals(*(await self._database.read(statements.TOTALS))[0])
 
+    async def check_ready(self) -> None:
+        """See `receiver.stores.base.InboxStore`."""
+        await self.totals()
+
     async def close(self) -> None:
         """See `receiver.stores.base.InboxStore`."""
         await self._database.close()
