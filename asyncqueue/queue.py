@@ -105,7 +105,8 @@ class Queue:
         The file, or the schema, is made if it is missing, unless `create=False`.
 
         `adopt=True` lets a database that has tables of its own become a queue as well: the queue's tables are
-        added beside them. It is refused if one of their names is taken or the database keeps a `user_version`.
+        added beside them. It is refused if one of their names is taken or the database keeps a `user_version`. On
+        PostgreSQL it is the schema that has other tables; a queue is not asked for where an inbox or a queue is.
 
         `only_reads=True` promises that no verb which changes anything will be called, and makes no file. Then one
         that this process cannot write will do, unless it must be migrated; such a verb raises `StoreError` on it.

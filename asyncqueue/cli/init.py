@@ -20,7 +20,7 @@ __all__ = ["init"]
 @click.option(
     "--adopt",
     is_flag=True,
-    help="Also if DB is a database with other tables: add the queue's beside them, as the outbox needs.",
+    help="Also if DB (its schema) has other tables: add the queue's beside them, as the outbox needs in a file.",
 )
 @journal
 @as_json("one JSON document")
@@ -28,7 +28,8 @@ def init(*, db: str, adopt: bool, journal: Journal, force_wal: bool, json_: bool
     """Make a queue in DB, or migrate the one that is there. No other command but enqueue makes one.
 
     With --adopt, a database of a service becomes a queue as well. It is refused if a name that the queue needs is
-    taken, or if its user_version is in use; its tables and its application_id are left as they are.
+    taken, or if its user_version is in use; its tables and its application_id are left as they are. On PostgreSQL
+    this is about the schema: the default one, the queue's own, needs no --adopt, whatever else the database holds.
     """
     check_journal(db, journal, force_wal=force_wal)
     anyio.run(_init, db, adopt, journal, force_wal)

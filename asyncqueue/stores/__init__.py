@@ -42,7 +42,7 @@ async def open_store(  # noqa: PLR0913 - settings, all by name
     where = os.fspath(url)
     if is_server(where):
         create = create and not only_reads
-        return await _open_postgres(where, clock=clock, profile=profile, rules=rules, create=create)
+        return await _open_postgres(where, clock=clock, profile=profile, rules=rules, create=create, adopt=adopt)
     return await SqliteStore.open(
         _path_of(where),
         clock=clock,
@@ -80,8 +80,8 @@ def shown(url: str) -> str:
     return scheme + mark + rest.rpartition("@")[2].partition("?")[0] if mark else url
 
 
-async def _open_postgres(
-    url: str, *, clock: Clock | None, profile: Profile | None, rules: Rules | None, create: bool
+async def _open_postgres(  # noqa: PLR0913 - settings, all by name
+    url: str, *, clock: Clock | None, profile: Profile | None, rules: Rules | None, create: bool, adopt: bool
 ) -> Store:
     try:
         from asyncqueue.stores.postgres import store  # noqa: PLC0415 - its driver is installed only where it is used
@@ -91,7 +91,9 @@ async def _open_postgres(
             raise
         raise ConfigError(_DRIVER_MISSING) from None
     patience = Patience() if profile is None else Patience(patience_ms=profile.patience_ms)
-    return await store.PostgresStore.open(url, clock=clock, profile=patience, rules=rules, create=create)
+    return await store.PostgresStore.open(
+        url, clock=clock, profile=patience, rules=rules, create=create, adopt=adopt
+    )
 
 
 def outbox_for(connection: object) -> SyncOutbox | AsyncOutbox:

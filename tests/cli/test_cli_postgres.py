@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.postgres_server import free_port
+from tests.store.raw import raw_of
 
 
 @pytest.fixture
@@ -47,6 +48,16 @@ def test_life_of_some_jobs_told_by_the_commands(run, ask, serve, postgres_url, t
 @pytest.mark.parametrize("words", [("stats",), ("job", "list"), ("queue", "list")])
 def test_reading_makes_no_queue_where_there_is_none(run, said, postgres_url, words):
     said(run(*words, postgres_url), 2, "no queue in schema")
+
+
+def test_init_adopts_a_schema_only_when_told(run, said, postgres_url):
+    raw = raw_of(postgres_url)
+    raw.execute(f"CREATE SCHEMA {raw.schema}")
+    raw.execute("CREATE TABLE orders (id text)")
+    for words in (("init",), ("enqueue", "a", "1")):
+        said(run(words[0], postgres_url, *words[1:]), 2, "tables of another program (orders)", "init --adopt")
+    assert run("init", postgres_url, "--adopt").returncode == 0
+    assert run("enqueue", postgres_url, "a", 1).returncode == 0
 
 
 def test_init_tells_no_password(run, postgres_url):

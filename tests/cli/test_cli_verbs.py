@@ -414,12 +414,12 @@ def test_reading_makes_no_new_file(run, mixed):
     assert sorted(path.name for path in mixed.parent.iterdir()) == before
 
 
-def test_init_makes_a_queue_and_adopts_a_database_only_when_told(run, db, tmp_path):
+def test_init_makes_a_queue_and_adopts_a_database_only_when_told(run, said, db, tmp_path):
     assert run("init", db).stdout == f"{db} is a queue\n"
     assert json.loads(run("stats", db, "--json").stdout)["live"] == 0
     service = str(tmp_path / "service.db")
     with contextlib.closing(sqlite3.connect(service)) as connection:
         connection.execute("CREATE TABLE orders (id)")
-    assert run("init", service).returncode == 2
+    said(run("init", service), 2, "not a queue", "asyncqueue init --adopt")
     assert json.loads(run("init", service, "--adopt", "--json").stdout) == {"db": service}
     assert run("enqueue", service, "a", 1).returncode == 0

@@ -56,9 +56,15 @@ async def test_database_of_a_service_becomes_a_queue_and_keeps_what_it_has(path)
 async def test_database_of_a_service_is_refused_unless_it_is_asked_for(path, create):
     make(path)
     before = picture(path)
-    with pytest.raises(NotAQueue, match="not a queue"):
+    with pytest.raises(NotAQueue, match=r"not a queue.*'asyncqueue init --adopt'"):
         await Queue.open(path, create=create)
     assert picture(path) == before
+
+
+async def test_who_has_no_room_for_a_queue_is_not_told_to_adopt_one(path):
+    make(path, "CREATE TABLE jobs (id)")
+    with pytest.raises(NotAQueue, match=r"missing or differ$"):
+        await Queue.open(path)
 
 
 @pytest.mark.parametrize(

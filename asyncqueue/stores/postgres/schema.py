@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from importlib import resources
-from typing import Final
+from typing import Final, NamedTuple
 
 import asyncpg
 
@@ -45,6 +45,23 @@ QUEUE: Final = Part(
 )
 
 
+_NAMED_MAX: Final = 3
+_VERSIONS: Final = {"part", "version", "birth"}  # the columns of our own table of that name
+
+
+class _State(NamedTuple):
+    """What there is of a schema; `versions` are the columns of whatever has that name."""
+
+    exists: bool
+    versions: list[str] | None
+    has_table: bool
+    tables: list[str]
+
+    @classmethod
+    async def look(cls, connection: Connection, schema: str, part: "Part") -> "_State":
+        return cls(*await connection.fetchrow(statements.SCHEMA_STATE, schema, part.table))
+
+
 def script(part: Part, step: str) -> str:
     """Return one step as SQL."""
     return (resources.files(part.package) / "schema" / step).read_text("utf-8")
@@ -53,14 +70,19 @@ def script(part: Part, step: str) -> str:
 async def inspect(connection: Connection, schema: str, where: str, part: Part = QUEUE) -> int:
     """Return the version that is there, 0 for none; only reads.
 
-    Raises `NotAQueue` for a schema of something else and `NewerSchema` for one of a later version.
+    Raises `NotAQueue` if names that are needed are taken by something else, and `NewerSchema` for a later version.
     """
-    _exists, has_versions, has_table = await connection.fetchrow(statements.SCHEMA_STATE, schema, part.table)
+    state = await _State.look(connection, schema, part)
     version: int | None = None
-    if has_versions:
+    if state.versions is not None:
+        if not _VERSIONS.issubset(state.versions):
+            raise NotAQueue(
+                f"{where}: schema {schema} has a table versions of another program, a name that this {part.name} "
+                "needs; choose another one by ?schema=name"
+            )
         version = await connection.fetchval(in_schema(statements.SCHEMA_VERSION, schema), part.name)
     if version is None:
-        if has_table:
+        if state.has_table:
             raise NotAQueue(
                 f"{where}: schema {schema} has a table {part.table} that is no {part.name}'s; choose another one "
                 "by ?schema=name"
@@ -74,12 +96,19 @@ async def inspect(connection: Connection, schema: str, where: str, part: Part = 
     return version
 
 
-async def migrate(
-    connection: Connection, schema: str, where: str, *, create: bool = True, part: Part = QUEUE
+async def migrate(  # noqa: PLR0913 - settings, all by name
+    connection: Connection,
+    schema: str,
+    where: str,
+    *,
+    create: bool = True,
+    adopt: bool = False,
+    part: Part = QUEUE,
 ) -> None:
     """Make or migrate the tables; runs inside the caller's transaction, which undoes everything if it raises.
 
-    Raises as `inspect` does, and `NotAQueue` if there is nothing and `create` is not set.
+    Raises as `inspect` does, and `NotAQueue` if there is nothing and `create` is not set, or if there are tables
+    of somebody else and nothing of ours, and `adopt` is not set.
     """
     if await inspect(connection, schema, where, part) == part.version:
         return
@@ -89,7 +118,10 @@ async def migrate(
         return
     if version == 0 and not create:
         raise NotAQueue(f"{where}: no {part.name} in schema {schema}")
-    if not (await connection.fetchrow(statements.SCHEMA_STATE, schema, part.table))[0]:
+    state = await _State.look(connection, schema, part)
+    if version == 0 and not adopt:
+        _check_alone(state, schema, where, part)
+    if not state.exists:
         await connection.execute(in_schema(statements.SCHEMA_MAKE, schema))
     await connection.execute(in_schema(statements.SCHEMA_VERSIONS, schema))
     try:
@@ -98,8 +130,19 @@ async def migrate(
     except _TAKEN as error:
         if version:
             raise
+        line = str(error).splitlines()[0]  # the server's hints come after it
         raise NotAQueue(
-            f"{where}: schema {schema} holds something of a name that a {part.name} needs ({error}); choose "
+            f"{where}: schema {schema} holds something of a name that a {part.name} needs ({line}); choose "
             "another one by ?schema=name"
         ) from error
     await connection.execute(in_schema(statements.SCHEMA_MARK, schema), part.name, part.version)
+
+
+def _check_alone(state: _State, schema: str, where: str, part: Part) -> None:
+    """Raise `NotAQueue` for a schema of somebody else; what has another part of ours is ours."""
+    if state.tables and state.versions is None:
+        some = ", ".join(state.tables[:_NAMED_MAX]) + (", ..." if len(state.tables) > _NAMED_MAX else "")
+        raise NotAQueue(
+            f"{where}: schema {schema} has tables of another program ({some}) and no {part.name}; choose another "
+            f"one by ?schema=name, or put a {part.name} beside them: 'asyncqueue init --adopt', or adopt=True"
+        )

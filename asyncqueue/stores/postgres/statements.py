@@ -130,13 +130,24 @@ SERVER_START: Final = f"SELECT {_SERVER}"
 XACT_STATUS: Final = "SELECT pg_xact_status($1::text::xid8)"
 SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
 
-# $1 schema, $2 part. Answers although nothing of it exists.
+# $1 schema, $2 a part's table. Answers although nothing of it exists: whether the schema is there, the columns of
+# what is named `versions` in it, whether the table is there, and the first of all tables and views, but for those
+# of extensions.
 SCHEMA_STATE: Final = """
+WITH things AS (
+  SELECT c.oid, relname, relkind FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
+  WHERE nspname = $1
+)
 SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
-       EXISTS (SELECT FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
-               WHERE nspname = $1 AND relname = 'versions'),
-       EXISTS (SELECT FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
-               WHERE nspname = $1 AND relname = $2)
+       (SELECT ARRAY(SELECT attname::text FROM pg_attribute
+                     WHERE attrelid = things.oid AND attnum > 0 AND NOT attisdropped)
+        FROM things WHERE relname = 'versions'),
+       EXISTS (SELECT FROM things WHERE relname = $2),
+       ARRAY(SELECT relname::text FROM things
+             WHERE relkind IN ('r','p','v','m','f') AND NOT EXISTS (
+               SELECT FROM pg_depend
+               WHERE classid = 'pg_class'::regclass AND objid = things.oid AND deptype = 'e')
+             ORDER BY relname LIMIT 4)
 """
 # $1 schema, $2 tables, $3 rights, one of each an item. Answers with those that the role has not: a row a table.
 RIGHTS_MISSING: Final = """

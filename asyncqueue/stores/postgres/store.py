@@ -383,7 +383,7 @@ class PostgresStore:
         self._listener = Listener(database)
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - settings, all by name
         cls,
         url: str,
         *,
@@ -391,15 +391,18 @@ class PostgresStore:
         profile: Profile | None = None,
         rules: Rules | None = None,
         create: bool = True,
+        adopt: bool = False,
     ) -> "PostgresStore":
         """Open (and with `create` make) the queue's schema and migrate it. Without `clock` the server's decides.
+
+        With `adopt`, a schema with other tables gets a queue, too.
 
         Raises `ConfigError`, `StoreUnreachable`, `StoreDenied`, `NotAQueue`, `NewerSchema`, `StoreBusy`.
         """
         address = Address.parse(url)
 
         async def migrate(connection: Connection) -> None:
-            await schema.migrate(connection, address.schema, address.shown, create=create)
+            await schema.migrate(connection, address.schema, address.shown, create=create, adopt=adopt)
 
         database = await Database.open(address, profile or Profile(), migrate)
         try:

@@ -83,7 +83,12 @@ def judge(state: Sequence[Any], path: Path | str) -> bool:
     audit = redrives.split(",") if redrives else []
     is_contract = columns[: len(_JOBS)] == _JOBS and audit[: len(_REDRIVES)] == _REDRIVES
     if tables and not is_contract:
-        raise NotAQueue(f"{path}: a database, but not a queue: the tables jobs and redrives are missing or differ")
+        advice = (
+            "" if jobs or redrives else "; to make it one as well: 'asyncqueue init --adopt', or adopt=True, once"
+        )
+        raise NotAQueue(
+            f"{path}: a database, but not a queue: the tables jobs and redrives are missing or differ{advice}"
+        )
     if version > VERSION:
         raise NewerSchema(f"{path}: schema {version} is newer than {VERSION}: upgrade asyncqueue to open it")
     if version == VERSION:

@@ -50,7 +50,8 @@ class PostgresInbox:
         address = Address.parse(url)
 
         async def migrate(connection: Connection) -> None:
-            await schema.migrate(connection, address.schema, address.shown, part=INBOX)
+            # Nobody is asked: its effects write beside it, so what is there already is likely theirs.
+            await schema.migrate(connection, address.schema, address.shown, adopt=True, part=INBOX)
 
         inbox = cls(await Database.open(address, profile, migrate), effect)
         try:
