@@ -7,6 +7,7 @@ import secrets
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -580,6 +581,27 @@ class Queue:
         """Move up to `limit` (1-10,000) jobs without time or attempts left to dead; return how many."""
         check_int("limit", limit, Range(1, SWEEP_MAX))
         return await self._batches.write(lambda transaction: transaction.sweep(limit))
+
+    async def backup(
+        self, target: "str | os.PathLike[str]", *, told: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Copy the queue, as of one moment, into the new file `target`, while others go on working.
+
+        The copy is checked page by page, synced and private (0600); it has its name once it is whole. With the
+        delete journal writers wait while it is made, with WAL they do not. On PostgreSQL that is the server's own
+        business: `ConfigError`, as for a `target` that is there already. `told(done, of)` is called with pages, in
+        another thread.
+        """
+        await self._store.backup(Path(target), told)
+
+    async def raise_tokens(self) -> int:
+        """Raise the tokens of all jobs, and of ids to come, above any that was ever given out; return that floor.
+
+        To be called after the database was put back to an earlier state, by whatever means, and before anybody
+        claims from it: what it gave out since is known to nobody, and a holder of that time must stay stale.
+        `asyncqueue restore` does it. It rewrites every job that is not done, in one transaction.
+        """
+        return await self._batches.write(lambda transaction: transaction.raise_tokens())
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after each commit of this object that made jobs due; returns the way to stop it."""

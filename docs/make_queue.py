@@ -18,6 +18,7 @@ VERBS = {
     ),
     "Look": ("get", "list", "history", "stats", "queues", "wait"),
     "Operate": ("cancel", "cancel_many", "pause", "resume", "redrive", "redrive_many", "purge", "sweep"),
+    "Back up and go back": ("backup", "raise_tokens"),
     "For those who build on it": (
         *("dedup_ms", "outbox_terms", "wake", "subscribe", "alarm", "next_due_ms", "version", "purge_set"),
     ),

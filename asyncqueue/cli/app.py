@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from asyncqueue.cli.backup import backup, restore
 from asyncqueue.cli.demo import demo
 from asyncqueue.cli.dispatch import dispatch
 from asyncqueue.cli.dlq import dlq
@@ -69,5 +70,5 @@ def cli() -> None:
     """
 
 
-for _command in (init, enqueue, dispatch, stats, queue, job, dlq, purge, migrate_store, demo):
+for _command in (init, enqueue, dispatch, stats, queue, job, dlq, purge, backup, restore, migrate_store, demo):
     cli.add_command(_command)

@@ -1,17 +1,20 @@
 """Stores of a queue: one contract (`base`), one implementation a folder, and the only place that names both."""
 
 import os
+from pathlib import Path
 
 from asyncqueue.clock import Clock
 from asyncqueue.errors import ConfigError, UnsupportedConnection
 from asyncqueue.stores.base import AsyncOutbox, Rules, Store, SyncOutbox
 from asyncqueue.stores.move import Side
+from asyncqueue.stores.sqlite import backup as sqlite_backup
 from asyncqueue.stores.sqlite import outbox as sqlite_outbox
+from asyncqueue.stores.sqlite.backup import Told
 from asyncqueue.stores.sqlite.connection import Profile
 from asyncqueue.stores.sqlite.moving import SqliteSide
 from asyncqueue.stores.sqlite.store import SqliteStore
 
-__all__ = ["is_server", "open_side", "open_store", "outbox_for", "shown"]
+__all__ = ["is_server", "open_side", "open_store", "outbox_for", "put_back", "shown"]
 
 _POSTGRES = ("postgresql:", "postgres:")
 _DRIVER_MISSING = "PostgreSQL needs the driver asyncpg: pip install 'asyncqueue[postgres]'"
@@ -65,6 +68,18 @@ async def open_side(url: str, *, create: bool) -> Side:
             raise
         raise ConfigError(_DRIVER_MISSING) from None
     return await PostgresSide.open(url, create=create)
+
+
+async def put_back(url: str, backup: str, *, patience_ms: int, told: Told | None = None) -> int:
+    """Make the file that `url` names from a backup of a queue; return the floor of its tokens.
+
+    Raises `ConfigError` for a server, whose own tools do that, and as `stores.sqlite.backup.put_back` does.
+    """
+    if is_server(url):
+        raise ConfigError(
+            f"{shown(url)}: is put back by the server's own tools; then run asyncqueue restore without --from"
+        )
+    return await sqlite_backup.put_back(Path(backup), Path(_path_of(url)), patience_ms=patience_ms, told=told)
 
 
 def _path_of(url: str) -> str:

@@ -8,6 +8,7 @@ was given); callers pass spans. What a verb does to one job is `lifecycle.TRANSI
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from asyncqueue.clock import Clock, SystemClock
@@ -240,6 +241,13 @@ class Transaction(Protocol):
         """
         ...
 
+    async def raise_tokens(self) -> int:
+        """Raise the tokens of all jobs, and of ids to come, above any that was ever given out; return that floor.
+
+        For a database that was put back to an earlier state: what it gave out since is known to nobody.
+        """
+        ...
+
     async def purge(self, status: Status, older_than_ms: int, limit: int) -> int:
         """Delete up to `limit` done or dead jobs that ended at least `older_than_ms` ago, with their history.
 
@@ -316,6 +324,15 @@ class Store(Protocol):
         False if that cannot be promised: the caller must look by itself. It may ring for nothing, and a moment
         before the commit can be seen. Ask for the alarm first, then look: what is committed in between
         is seen or rings. A dead connection or file system may keep it silent, so look now and then all the same.
+        """
+        ...
+
+    async def backup(self, target: Path, told: Callable[[int, int], None] | None = None) -> None:
+        """Copy everything, as of one moment, into the new file `target`.
+
+        `told(done, of)` is called with pages, in any thread.
+
+        Raises `ConfigError` if `target` is there already, and where that is the server's own business.
         """
         ...
 

@@ -18,6 +18,7 @@ from asyncqueue.errors import ConfigError, NotAQueue, StoreBusy, StoreError
 
 __all__ = [
     "FIRST",
+    "FLOOR",
     "TABLES",
     "Key",
     "Mark",
@@ -39,6 +40,7 @@ Key = int | str
 Told = Callable[[str, int, int], None]
 """`told(what, done, of)`: rows copied or compared so far, and how many there are."""
 
+FLOOR: Final = "tokens"
 TABLES: Final = ("queues", "jobs", "redrives", "attempts")
 FIRST: Final[dict[str, Key]] = {"queues": "", **dict.fromkeys(("jobs", "redrives", "attempts"), -(2**63))}
 _ROWS_MAX: Final = 4_096
@@ -111,11 +113,11 @@ class Side(Protocol):
         ...
 
     async def numbers(self) -> dict[str, int]:
-        """Return the last seq that was ever given out in each table, 0 for none."""
+        """Return the last seq that was ever given out in each table, and the FLOOR of tokens; 0 for none."""
         ...
 
     async def number(self, mark: Mark, numbers: dict[str, int]) -> None:
-        """Let a target go on with these numbers, so that no seq comes twice."""
+        """Let a target go on with these numbers, so that no seq and no token comes twice."""
         ...
 
     async def empty(self, move: str, table: str, limit: int) -> int:

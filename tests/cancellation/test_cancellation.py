@@ -5,6 +5,7 @@ import contextlib
 import inspect
 import threading
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import aiosqlite
 import pytest
@@ -69,6 +70,8 @@ VERBS = {
     "next_due_ms": lambda queue: queue.next_due_ms(kinds=["job"]),
     "version": lambda queue: queue.version(),
     "sweep": lambda queue: queue.sweep(),
+    "raise_tokens": lambda queue: queue.raise_tokens(),
+    "backup": lambda queue: queue.backup(Path(queue.outbox_terms.place).with_name("copy.db")),
     "close": lambda queue: queue.close(),
 }
 STORE_VERBS = {

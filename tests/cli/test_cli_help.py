@@ -38,6 +38,8 @@ def test_the_commands_are_those_of_the_design():
         "dlq show",
         "dlq redrive",
         "purge",
+        "backup",
+        "restore",
         "demo",
         "init",
         "migrate-store",

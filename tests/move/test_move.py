@@ -95,6 +95,21 @@ async def test_a_token_goes_on_where_it_was(pair):
         assert await queue.finish(ticket, "ok") is None  # the old ticket is stale here
 
 
+async def test_the_floor_of_tokens_goes_with_the_queue(pair):
+    source, target = pair
+    async with Queue.open(source) as queue:
+        await queue.enqueue("there", 1)
+        floor = await queue.raise_tokens()
+    await moved(source, target)
+    async with Queue.open(target) as queue:
+        await queue.enqueue("new", 1)
+        assert [(await queue.get(job_id)).token for job_id in ("there", "new")] == [floor, floor]
+        assert await queue.raise_tokens() > floor
+    with pytest.raises(StoreMoved):
+        async with Queue.open(source) as queue:
+            await queue.raise_tokens()
+
+
 async def test_nobody_can_change_the_source_any_more_not_even_who_has_it_open(pair):
     source, target = pair
     await fill(source)

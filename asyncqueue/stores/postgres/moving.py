@@ -1,10 +1,12 @@
 """A queue on PostgreSQL as one side of a move; see `stores.move`. Rows go in by COPY."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from asyncqueue.errors import StoreError
 from asyncqueue.stores.move import (
+    FLOOR,
     TABLES,
     Key,
     Mark,
@@ -15,7 +17,7 @@ from asyncqueue.stores.move import (
     check_place,
     has_marks,
 )
-from asyncqueue.stores.postgres import statements
+from asyncqueue.stores.postgres import fence, statements
 from asyncqueue.stores.postgres.connection import Connection, Database
 from asyncqueue.stores.postgres.store import PostgresStore
 
@@ -132,15 +134,18 @@ class PostgresSide:
 
     async def numbers(self) -> dict[str, int]:
         """See `stores.move.Side`."""
-        return dict(map(tuple, await self._database.read(statements.MOVE_NUMBERS)))
+        numbers: dict[str, int] = dict(map(tuple, await self._database.read(statements.MOVE_NUMBERS)))
+        return numbers | {FLOOR: await fence.floor_of(self._database.read, self.shown)}
 
     async def number(self, mark: Mark, numbers: dict[str, int]) -> None:
         """See `stores.move.Side`."""
 
         async def work(connection: Connection) -> None:
             check_mark(await self._found(connection), mark, self.shown)
+            if numbers[FLOOR]:
+                await fence.keep_floor(partial(self._ask, connection), numbers[FLOOR])
             for name, number in numbers.items():
-                if number:
+                if number and name != FLOOR:
                     await connection.execute(self._database.sql(statements.MOVE_NUMBER[name]), number)
 
         await self._database.write(work)
@@ -179,6 +184,9 @@ class PostgresSide:
     async def _found(self, connection: Connection) -> Sequence[Any] | None:
         row = await connection.fetchrow(self._database.sql(statements.MOVE_LOOK))
         return None if row is None else tuple(row)
+
+    async def _ask(self, connection: Connection, statement: str, *arguments: Any) -> list[Any]:
+        return list(await connection.fetch(self._database.sql(statement), *arguments))
 
     async def _one(self, connection: Connection, statement: str) -> Any:
         return await connection.fetchval(self._database.sql(statement))

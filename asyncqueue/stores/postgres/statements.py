@@ -20,6 +20,13 @@ __all__ = [
     "EFFECT_UNDO",
     "ENQUEUE",
     "EXISTING",
+    "FENCE_COLUMNS",
+    "FENCE_LOOK",
+    "FENCE_MAKE",
+    "FENCE_MOST",
+    "FENCE_RAISE",
+    "FENCE_SET",
+    "FENCE_TURN",
     "FINISH",
     "FINISH_OK",
     "GET",
@@ -593,6 +600,44 @@ SELECT min(due), {_NOW} FROM asyncqueue.jobs
 WHERE due IS NOT NULL AND kind = ANY($3::text[]) AND ($2::text[] IS NULL OR queue = ANY($2::text[]))
   AND NOT EXISTS (SELECT FROM asyncqueue.queues WHERE name = queue AND paused)
 """  # noqa: S608 - a constant, joined from constants
+
+# --- putting back an earlier state ---------------------------------------------------------------------
+
+# Nobody puts a job in, or claims one, until the floor is committed.
+FENCE_TURN: Final = "LOCK TABLE asyncqueue.jobs IN SHARE ROW EXCLUSIVE MODE"
+# The floor of all tokens, also of ids to come: those that had been given out are forgotten, and may come again. It
+# stands in the function, too: whoever inserts need not be allowed to read the table.
+FENCE_MAKE: Final = (
+    """
+CREATE TABLE IF NOT EXISTS asyncqueue.token_floor (
+  one integer PRIMARY KEY CHECK (one = 1),
+  token bigint NOT NULL
+)
+""",
+    """
+CREATE OR REPLACE FUNCTION asyncqueue.token_floor_kept() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.token := greatest(NEW.token, {floor});
+  RETURN NEW;
+END $$
+""",
+    """
+CREATE OR REPLACE TRIGGER token_floor_kept BEFORE INSERT ON asyncqueue.jobs
+FOR EACH ROW EXECUTE FUNCTION asyncqueue.token_floor_kept()
+""",
+)
+FENCE_COLUMNS: Final = """
+SELECT attname::text FROM pg_attribute
+WHERE attrelid = to_regclass('asyncqueue.token_floor') AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+FENCE_LOOK: Final = "SELECT coalesce(max(token), 0) FROM asyncqueue.token_floor"
+FENCE_MOST: Final = f"SELECT {_NOW}, coalesce((SELECT max(token) FROM asyncqueue.jobs), 0)"  # noqa: S608 - a constant
+FENCE_SET: Final = """
+INSERT INTO asyncqueue.token_floor AS f (one, token) VALUES (1, $1)
+ON CONFLICT (one) DO UPDATE SET token = greatest(f.token, excluded.token)
+"""
+# Done jobs are never claimed again.
+FENCE_RAISE: Final = "UPDATE asyncqueue.jobs SET token = $1 WHERE status <> 'done' AND token < $1"
 
 # --- moving to another store --------------------------------------------------------------------------
 

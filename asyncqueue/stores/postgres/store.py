@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
 from asyncqueue.clock import Clock
-from asyncqueue.errors import BadEffect, Conflict, InvalidJob, NotDead, QueueFull
+from asyncqueue.errors import BadEffect, ConfigError, Conflict, InvalidJob, NotDead, QueueFull
 from asyncqueue.job import (
     EffectWork,
     FailedAttempt,
@@ -26,7 +27,7 @@ from asyncqueue.job import (
 )
 from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
-from asyncqueue.stores.postgres import schema, statements
+from asyncqueue.stores.postgres import fence, schema, statements
 from asyncqueue.stores.postgres.address import Address
 from asyncqueue.stores.postgres.connection import Connection, Database, Profile, Xact, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
@@ -327,6 +328,10 @@ class PostgresTransaction:
         """See `stores.base.Transaction`."""
         await self._rows(statements.PAUSE, list(names), paused)
 
+    async def raise_tokens(self) -> int:
+        """See `stores.base.Transaction`."""
+        return await fence.raise_tokens(self._rows, self._now_ms, "this queue")
+
     async def purge(self, status: Status, older_than_ms: int, limit: int) -> int:
         """See `stores.base.Transaction`."""
         ids = [row[0] for row in await self._timed(statements.PURGE, status, older_than_ms, limit)]
@@ -526,6 +531,13 @@ class PostgresStore:
         """See `stores.base.Store`."""
         self._database.check_usable()
         return self._listener.alarm(ring)
+
+    async def backup(self, target: Path, told: Callable[[int, int], None] | None = None) -> None:  # noqa: ARG002
+        """See `stores.base.Store`: a server is backed up as a whole."""
+        raise ConfigError(
+            f"{self._database.address.shown}: is backed up by the server's own tools (pg_dump, or a base backup "
+            "and its log); run asyncqueue restore on what they have put back"
+        )
 
     async def close(self) -> None:
         """See `stores.base.Store`."""

@@ -39,7 +39,16 @@ from asyncqueue.stores.sqlite import statements
 from asyncqueue.stores.sqlite.gate import Gate
 from asyncqueue.stores.sqlite.turn import Turn
 
-__all__ = ["Database", "Journal", "Profile", "Unwritable", "check_path", "has_wal_reset_bug", "translated"]
+__all__ = [
+    "Database",
+    "Journal",
+    "Profile",
+    "Unwritable",
+    "check_path",
+    "create_private",
+    "has_wal_reset_bug",
+    "translated",
+]
 
 T = TypeVar("T")
 Journal = Literal["delete", "wal", "keep"]
@@ -319,7 +328,7 @@ class Database:
     async def _open(
         cls, where: Path, profile: Profile, migrate: Work[None], inspect: Work[bool] | None
     ) -> "Database":
-        _create_private(where)
+        create_private(where)
         database = cls(where, profile)
         must_migrate = True
 
@@ -589,8 +598,11 @@ def _is_closed(writer: aiosqlite.Connection) -> bool:
     return False
 
 
-def _create_private(path: Path) -> None:
-    """Make an empty 0600 file and sync its folder, unless something is there already."""
+def create_private(path: Path) -> None:
+    """Make an empty 0600 file and sync its folder, unless something is there already.
+
+    Raises `NotAQueue` where none can be made, `StoreError` where that may pass.
+    """
     if path.exists():
         return
     try:

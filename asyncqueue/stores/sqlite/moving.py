@@ -7,6 +7,7 @@ from typing import Any
 import aiosqlite
 
 from asyncqueue.stores.move import (
+    FLOOR,
     TABLES,
     Key,
     Mark,
@@ -17,7 +18,7 @@ from asyncqueue.stores.move import (
     check_place,
     has_marks,
 )
-from asyncqueue.stores.sqlite import statements
+from asyncqueue.stores.sqlite import fence, statements
 from asyncqueue.stores.sqlite.connection import Database, Profile
 from asyncqueue.stores.sqlite.store import SqliteStore
 
@@ -120,14 +121,19 @@ class SqliteSide:
     async def numbers(self) -> dict[str, int]:
         """See `stores.move.Side`."""
         found = dict(await self._database.read(statements.MOVE_NUMBERS))
-        return {table: found.get(table, 0) for table in TABLES if table != "queues"}
+        numbers = {table: found.get(table, 0) for table in TABLES if table != "queues"}
+        return numbers | {FLOOR: await fence.floor_of(self._database.read, self.shown)}
 
     async def number(self, mark: Mark, numbers: dict[str, int]) -> None:
         """See `stores.move.Side`."""
 
         async def work(connection: aiosqlite.Connection) -> None:
             check_mark(await _found(connection), mark, self.shown)
+            if numbers[FLOOR]:
+                await fence.keep_floor(connection.execute_fetchall, numbers[FLOOR])
             for name, number in numbers.items():
+                if name == FLOOR:
+                    continue
                 await connection.execute_fetchall(statements.MOVE_NUMBER_FORGET, {"name": name})
                 if number:
                     await connection.execute_fetchall(statements.MOVE_NUMBER, {"name": name, "number": number})

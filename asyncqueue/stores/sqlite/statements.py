@@ -7,6 +7,10 @@ Sets travel as one JSON array per statement (`json_each`), so a set costs one ho
 from typing import Final
 
 __all__ = [
+    "BACKUP_BEGIN",
+    "BACKUP_CHECK",
+    "BACKUP_JOURNAL",
+    "BACKUP_SYNC",
     "BEGIN",
     "CANCEL",
     "CANCELLED",
@@ -34,6 +38,12 @@ __all__ = [
     "EFFECT_UNDO",
     "ENQUEUE",
     "EXISTING",
+    "FENCE_COLUMNS",
+    "FENCE_LOOK",
+    "FENCE_MAKE",
+    "FENCE_MOST",
+    "FENCE_RAISE",
+    "FENCE_SET",
     "FINISH",
     "FINISH_OK",
     "FORGET_PAGES",
@@ -684,6 +694,33 @@ WHERE status IN ('pending','leased') AND kind = 'job'
   AND queue NOT IN (SELECT name FROM queues WHERE paused)
   AND (:queues IS NULL OR queue IN (SELECT value FROM json_each(:queues)))
 """
+
+# --- putting back an earlier state ---------------------------------------------------------------------
+
+BACKUP_BEGIN: Final = "BEGIN"
+BACKUP_SYNC: Final = "PRAGMA synchronous=EXTRA"
+BACKUP_JOURNAL: Final = "PRAGMA journal_mode=DELETE"  # a copy of a WAL file is one file, too
+BACKUP_CHECK: Final = "PRAGMA integrity_check(1)"
+
+# The floor of all tokens, also of ids to come: those that had been given out are forgotten, and may come again.
+FENCE_MAKE: Final = (
+    "CREATE TABLE IF NOT EXISTS token_floor (one INTEGER PRIMARY KEY CHECK(one = 1), token INTEGER NOT NULL)",
+    """
+CREATE TRIGGER IF NOT EXISTS token_floor_kept AFTER INSERT ON jobs
+WHEN new.token < (SELECT token FROM token_floor) BEGIN
+  UPDATE jobs SET token = (SELECT token FROM token_floor) WHERE seq = new.seq;
+END
+""",
+)
+FENCE_COLUMNS: Final = "SELECT name FROM pragma_table_info('token_floor') ORDER BY cid"
+FENCE_LOOK: Final = "SELECT ifnull(max(token), 0) FROM token_floor"
+FENCE_MOST: Final = "SELECT ifnull(max(token), 0) FROM jobs"
+FENCE_SET: Final = """
+INSERT INTO token_floor (one, token) VALUES (1, :floor)
+ON CONFLICT (one) DO UPDATE SET token = max(token, excluded.token)
+"""
+# Done jobs are never claimed again.
+FENCE_RAISE: Final = "UPDATE jobs SET token = :floor WHERE status <> 'done' AND token < :floor"
 
 # --- moving to another store --------------------------------------------------------------------------
 

@@ -47,8 +47,9 @@ from asyncqueue.stores.sets import (
     stats_of,
     ticket_row,
 )
-from asyncqueue.stores.sqlite import schema, statements
+from asyncqueue.stores.sqlite import fence, schema, statements
 from asyncqueue.stores.sqlite.alarm import Alarm
+from asyncqueue.stores.sqlite.backup import back_up
 from asyncqueue.stores.sqlite.connection import Database, Profile, Unwritable
 from asyncqueue.stores.sqlite.offers import array
 from asyncqueue.stores.sqlite.turns import Picked, Turns
@@ -327,6 +328,10 @@ class SqliteTransaction:
         """See `stores.base.Transaction`."""
         await self._rows(statements.PAUSE, names=array(names), paused=paused)
 
+    async def raise_tokens(self) -> int:
+        """See `stores.base.Transaction`."""
+        return await fence.raise_tokens(self._connection.execute_fetchall, self._now_ms, "this queue")
+
     async def purge(self, status: Status, older_than_ms: int, limit: int) -> int:
         """See `stores.base.Transaction`."""
         before = self._now_ms - older_than_ms
@@ -582,6 +587,11 @@ class SqliteStore:
         """See `stores.base.Store`."""
         self._database.check_usable()
         return self._alarm.arm(ring)
+
+    async def backup(self, target: Path, told: Callable[[int, int], None] | None = None) -> None:
+        """See `stores.base.Store`; raises as `stores.sqlite.backup.back_up` does."""
+        self._database.check_usable()
+        await back_up(self._database.path, target, patience_ms=self._database.profile.patience_ms, told=told)
 
     async def close(self) -> None:
         """See `stores.base.Store`."""
