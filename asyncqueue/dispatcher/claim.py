@@ -4,8 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from asyncqueue.dispatcher.flight import Ended, Flight
-from asyncqueue.dispatcher.lane import Lane
+from asyncqueue.dispatcher.flight import Flight
+from asyncqueue.dispatcher.lane import Ended, Lane
 from asyncqueue.events import Claimed, Events
 from asyncqueue.queue import CLAIM_MAX, Queue
 

@@ -3,29 +3,11 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Protocol
 
-from asyncqueue.dispatcher.lane import Lane
+from asyncqueue.dispatcher.lane import Delivery, Lane
 from asyncqueue.job import LeasedJob
-from asyncqueue.retry import Outcome
 
-__all__ = ["Counts", "Delivery", "Ended", "Flight"]
-
-
-class Cancellable(Protocol):
-    """What carries a delivery, as far as it can be cut short."""
-
-    def cancel(self) -> None:
-        """Cut it short."""
-
-
-class Ended(StrEnum):
-    """Why a delivery was cut short."""
-
-    TAKEN = "taken"  # a renewal was answered: not yours
-    LAPSED = "lapsed"  # the lease ran out by this process's own monotonic clock
-    STOPPED = "stopped"  # the dispatcher's grace period is over
+__all__ = ["Counts", "Flight"]
 
 
 @dataclass(slots=True)
@@ -40,46 +22,6 @@ class Counts:
     lost: int = 0
     released: int = 0
     left: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class Delivery:
-    """One lease held by this process, from its claim until its report is answered.
-
-    `renewed_at` and `lease_ends` are seconds on the event loop's clock: the holder's own view of its lease does
-    not depend on the wall clock.
-    """
-
-    job: LeasedJob
-    lane: Lane
-    lease_until: int
-    renewed_at: float
-    lease_ends: float
-    scope: Cancellable | None = None
-    ended: Ended | None = None
-    outcome: Outcome | None = None
-    began_at: float = 0.0
-    is_boarded: bool = False  # its request of many came to nothing: it goes by itself
-    lost: asyncio.Event | None = None  # for a handler that wants to know
-
-    def end(self, why: Ended) -> None:
-        """Cut the send short; its outcome is decided by `why`."""
-        if self.ended is None and self.outcome is None:
-            self.ended = why
-            if self.lost is not None:
-                self.lost.set()
-            if self.scope is not None:
-                self.scope.cancel()
-
-    def renewed(self, lease_until: int, asked_at: float, lease_s: float) -> None:
-        """Take note of a renewal that was asked for at `asked_at` (loop seconds) for `lease_s` seconds."""
-        if lease_until < self.job.deadline:
-            self.lease_ends = asked_at + lease_s
-        else:  # cut short by the job's deadline
-            gained_s = (lease_until - self.lease_until) / 1000
-            self.lease_ends = min(asked_at + lease_s, self.lease_ends + gained_s)
-        self.lease_until = lease_until
-        self.renewed_at = asked_at
 
 
 class Flight:

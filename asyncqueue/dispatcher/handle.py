@@ -12,8 +12,7 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from asyncqueue.dispatcher.flight import Delivery, Ended
-from asyncqueue.dispatcher.lane import Lane
+from asyncqueue.dispatcher.lane import Delivery, Ended, Lane
 from asyncqueue.errors import ConfigError, Permanent, Retryable
 from asyncqueue.job import Effect, LeasedJob, printable
 from asyncqueue.queue import Queue

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from asyncqueue.dispatcher.flight import Ended, Flight
+from asyncqueue.dispatcher.flight import Flight
+from asyncqueue.dispatcher.lane import Ended
 
 __all__ = ["LapseChore"]
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from asyncqueue.dispatcher.flight import Delivery
 from asyncqueue.dispatcher.handle import Handler, HandlerCarrier
-from asyncqueue.dispatcher.lane import Lane
+from asyncqueue.dispatcher.lane import Delivery, Lane
 from asyncqueue.dispatcher.settle import Sender
 from asyncqueue.errors import ConfigError
 from asyncqueue.job import Range, check_id, check_int

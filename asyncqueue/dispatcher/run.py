@@ -19,8 +19,8 @@ from anyio.abc import TaskGroup
 
 from asyncqueue.dispatcher.claim import ClaimChore, kinds_of
 from asyncqueue.dispatcher.drain import DrainChore
-from asyncqueue.dispatcher.flight import Counts, Delivery, Ended, Flight
-from asyncqueue.dispatcher.lane import Lane
+from asyncqueue.dispatcher.flight import Counts, Flight
+from asyncqueue.dispatcher.lane import Delivery, Ended, Lane
 from asyncqueue.dispatcher.lapse import LapseChore
 from asyncqueue.dispatcher.loop import Chore, Loop
 from asyncqueue.dispatcher.note import NoteChore

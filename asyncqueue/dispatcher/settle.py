@@ -13,8 +13,8 @@ from typing import Protocol
 
 import anyio
 
-from asyncqueue.dispatcher.flight import Delivery, Ended, Flight
-from asyncqueue.dispatcher.lane import Lane, Seated
+from asyncqueue.dispatcher.flight import Flight
+from asyncqueue.dispatcher.lane import Delivery, Ended, Lane, Seated
 from asyncqueue.events import Events, Held, LeaseLost, Released, Settled
 from asyncqueue.job import LeasedJob, Note, Release, Report, printable
 from asyncqueue.lifecycle import Status

@@ -14,7 +14,7 @@ from send_servers import answer, other_job, raw_server, silent
 
 from asyncqueue import wire
 from asyncqueue.dispatcher import Dispatcher
-from asyncqueue.dispatcher.flight import Ended
+from asyncqueue.dispatcher.lane import Ended
 from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.errors import ConfigError
 from asyncqueue.events import LeaseLost, Settled

@@ -9,7 +9,7 @@ import pytest
 from dispatch_support import OK, Hands, Log, Outage, Scripted, fill, passes, until
 
 from asyncqueue.dispatcher import Dispatcher, run
-from asyncqueue.dispatcher.flight import Ended
+from asyncqueue.dispatcher.lane import Ended
 from asyncqueue.errors import StoreBusy
 from asyncqueue.events import Stopped, Stopping
 from asyncqueue.lifecycle import Status

@@ -4,8 +4,8 @@ import asyncio
 
 from send_servers import other_job
 
-from asyncqueue.dispatcher.flight import Counts, Delivery, Ended, Flight
-from asyncqueue.dispatcher.lane import Lane
+from asyncqueue.dispatcher.flight import Counts, Flight
+from asyncqueue.dispatcher.lane import Delivery, Ended, Lane
 from asyncqueue.dispatcher.settle import board, serve_slot
 from asyncqueue.events import Events
 from asyncqueue.retry import ACCEPTED
