@@ -6,6 +6,7 @@ import asyncpg
 import pytest
 
 from asyncqueue import Dispatcher
+from asyncqueue.errors import StoreClosed
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from tests.store.raw import schema_of, server_of
@@ -104,3 +105,23 @@ async def test_alarm_that_can_hear_no_more_rings_and_there_is_none_until_somebod
     await queue.version()  # finds it out, and listens anew
     assert rung == ["lost"]
     assert queue.alarm(lambda: None)
+
+
+async def test_listener_that_is_being_made_while_the_queue_is_closed_is_not_left_behind(own_url):
+    queue = await Queue.open(own_url)
+    database, made, go_on = queue._store.database, [], asyncio.Event()
+    connect = database.connect
+
+    async def slow():
+        made.append(await connect())
+        await go_on.wait()
+        return made[0]
+
+    database.connect = slow
+    asking = asyncio.ensure_future(queue.version())
+    await until(lambda: made)
+    await queue.close()
+    go_on.set()
+    await asyncio.wait((asking,))
+    assert isinstance(asking.exception(), StoreClosed)
+    assert made[0].is_closed()

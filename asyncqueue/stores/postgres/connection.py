@@ -442,11 +442,6 @@ class Database:
         if os.getpid() != self._pid:
             raise ForkedProcess(f"{self.address.shown}: opened before a fork; open it again in the child process")
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._is_closed
-
     def check_usable(self) -> None:
         """Raise `ForkedProcess` or `StoreClosed` if nothing can be asked here any more."""
         self._check_process()

@@ -34,6 +34,7 @@ class Listener:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._connection: Connection | None = None
+        self._is_closed = False
         self._turn = anyio.Lock()
         self._heard = 0
         self._rings: set[Callable[[], None]] = set()
@@ -74,7 +75,8 @@ class Listener:
             return self._answer
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; a connection that is being made just now is dropped by who makes it."""
+        self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
             with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
@@ -84,7 +86,7 @@ class Listener:
         return self.is_listening and time.monotonic() < self._proved_at + _PROBE_EVERY_S
 
     async def _care(self) -> None:
-        if self._database.address.is_pooled or self._database.is_closed:
+        if self._database.address.is_pooled or self._is_closed:
             return
         now = time.monotonic()
         if self._connection is not None:
@@ -126,6 +128,9 @@ class Listener:
             if connection is not None:
                 connection.terminate()
             raise
+        if self._is_closed:
+            connection.terminate()
+            return
         self._connection = connection
         self._proved_at, self._again_s = now, _AGAIN_MIN_S
         self._heard += 1
