@@ -269,6 +269,22 @@ def test_rights_that_are_taken_away_end_the_dispatchers_and_only_after_a_while(r
     assert first["at_ms"] - failed["at_ms"] >= STANDS_S * 1000
 
 
+def test_rights_that_are_granted_anew_in_time_are_outlived(run, start, serve, lowly):
+    run("enqueue", lowly.url, "a", 1, "--delay-ms", 3_600_000)
+    process = start(lowly.url, serve())
+    _await_event(process, "started")
+    lowly.revoke("UPDATE ON ALL TABLES")
+    assert "StoreDenied" in _await_event(process, "chore_failed")["error"]
+    lowly.grant("UPDATE ON ALL TABLES")
+    _await_event(process, "chore_recovered")
+    run("enqueue", lowly.url, "b", 1)
+    assert _await_event(process, "settled")["id"] == "b"
+    process.terminate()
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, b"")
+    assert b"SIGTERM" in out
+
+
 def _watch(command, environment) -> tuple[int, bytes]:
     """Run `command` on a terminal of its own; return its exit code and all that it showed."""
     ours, theirs = pty.openpty()
