@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from asyncqueue.errors import StoreError
+from asyncqueue.errors import StoreClosed
 from asyncqueue.stores.sqlite import store as store_module
 from asyncqueue.stores.sqlite import watch
 from asyncqueue.stores.sqlite.connection import Database, Profile
@@ -139,5 +139,5 @@ async def test_a_file_that_is_not_ours_any_more_is_told(opened, what):
     await (await SqliteStore.open(other)).close()
     path.unlink() if what == "removed" else other.replace(path)
     for _ in range(2):
-        with pytest.raises(StoreError, match="removed or replaced"):
+        with pytest.raises(StoreClosed, match="removed or replaced"):
             await store.version()
