@@ -121,7 +121,7 @@ that lies about `fsync`, or for a file on a network file system; that two dispat
 
 ## Faults that systems of this kind had, and the tests that show them harmless here
 
-A kind without a test names the feature that it waits for.
+Each kind has a test that was seen red.
 
 """
 
