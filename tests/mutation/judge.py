@@ -6,6 +6,7 @@ file in a copy of the project of its own.
 """
 
 import contextlib
+import faulthandler
 import importlib
 import io
 import json
@@ -17,8 +18,9 @@ import signal
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
@@ -47,6 +49,7 @@ _PRELOADED: Final = (
 )
 _LIKELY: Final = 12  # tests that are asked before all others
 _TEST_S_MIN: Final = 2.0  # a test that hangs is ended by this or by 8 times what the slowest may take
+_END_S: Final = 10.0  # what is left to a test run that has told a failure, to put away what it began
 _OURS: Final = ("asyncqueue", "receiver", "tests")
 _OPTIONS: Final = (
     "-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist",
@@ -65,10 +68,19 @@ class Verdict:
 
 
 class _Told:
-    """A pytest plugin: puts the likely killers first, leaves out the slow, and tells how it went."""
+    """A pytest plugin: puts the likely killers first, leaves out the slow, and tells how it went.
 
-    def __init__(self, order: dict[str, float] | None) -> None:
+    A failure is told by `tell` at once: what hangs in a broken transaction may never come to an end. A test that
+    holds the interpreter itself for longer than `limit_s`, as a statement without an end does, ends the process.
+    """
+
+    def __init__(
+        self, order: dict[str, float] | None, tell: Callable[[dict[str, Any]], None], limit_s: float
+    ) -> None:
         self._order = order
+        self._tell = tell
+        self._limit_s = limit_s
+        self._shared_s = 0.0  # of the present test's time, what went into what its module shares
         self.seconds: Counter[str] = Counter()
         self.failed: str | None = None
 
@@ -77,14 +89,33 @@ class _Told:
         if self._order is not None:
             items[:] = ordered([item for item in items if item.nodeid in self._order], self._order)
 
+    def pytest_runtest_logstart(self) -> None:
+        if self._order is not None:
+            faulthandler.dump_traceback_later(self._limit_s, exit=True, file=2)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+        began = time.monotonic()
+        try:
+            return (yield)
+        finally:  # else whoever comes first is slow by the server that all of its file use
+            self._shared_s += time.monotonic() - began if fixturedef.scope != "function" else 0.0
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] += report.duration
+        self.seconds[report.nodeid] += report.duration - self._shared_s
+        self._shared_s = 0.0
         if report.failed:
-            self.failed = self.failed or report.nodeid
+            self._failed(report.nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.failed = self.failed or f"{report.nodeid} (cannot be collected)"
+            self._failed(f"{report.nodeid} (cannot be collected)")
+
+    def _failed(self, what: str) -> None:
+        if self.failed is None:
+            self.failed = what
+            if self._order is not None:
+                self._tell({"failed": what})
 
 
 def ordered(items: list[pytest.Item], order: dict[str, float]) -> list[pytest.Item]:
@@ -231,13 +262,12 @@ class Judge:
             os.close(read)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setsid()
+            pipe = io.FileIO(write, "wb")
+            limit_s = max(_TEST_S_MIN, 8 * self._slowest_s)
             try:
-                limit_s = max(_TEST_S_MIN, 8 * self._slowest_s)
-                told = _run(copy, self._target, self._tests, self._chosen, order, limit_s)
+                _run(copy, self._target, self._tests, self._chosen, order, limit_s, partial(_tell, pipe))
             except BaseException as error:  # noqa: BLE001 - told to the parent
-                told = {"failed": f"the run itself: {error!r}"}
-            with open(write, "wb") as pipe:  # noqa: PTH123 - a descriptor
-                pipe.write(json.dumps(told).encode())
+                _tell(pipe, {"failed": f"the run itself: {error!r}"})
         finally:
             os._exit(0)
 
@@ -249,7 +279,7 @@ class Judge:
 
     def _verdict(self, one: _Running, limit_s: float) -> Verdict:
         spent = time.monotonic() - one.began
-        answer = _answer_of(one.pid, one.answer, 0.0 if spent > limit_s else 30.0)
+        answer = _answer_of(one.pid, one.answer, 0.0 if spent > limit_s else _END_S)
         by = CLOCK if answer is None else answer["failed"]
         if by in self._seconds:  # who has killed one may well kill the next
             self._kills[by] += 1
@@ -263,7 +293,8 @@ def _run(  # noqa: PLR0917 - called in one place
     chosen: str,
     order: dict[str, float] | None,
     test_s_max: float,
-) -> dict[str, Any]:
+    tell: Callable[[dict[str, Any]], None],
+) -> None:
     os.chdir(copy)
     quiet = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -276,17 +307,24 @@ def _run(  # noqa: PLR0917 - called in one place
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     importlib.invalidate_caches()
-    told = _Told(order)
+    told = _Told(order, tell, test_s_max + _TEST_S_MIN)
     reach = Reach(copy, target)
     files = sorted({test.partition("::")[0] for test in order}) if order else tests
     limit = ["--timeout", str(test_s_max)] if order else []
     code = pytest.main([*_OPTIONS, *limit, "-k", chosen, *files], plugins=[told, *([] if order else [reach])])
+    faulthandler.cancel_dump_traceback_later()
     failed = told.failed or (None if code == pytest.ExitCode.OK else f"pytest ended by {code!r}")
-    return {"failed": failed} if order else {"failed": failed, "seconds": told.seconds, "reach": reach.told()}
+    tell({"failed": failed} if order else {"failed": failed, "seconds": told.seconds, "reach": reach.told()})
+
+
+def _tell(pipe: io.FileIO, told: dict[str, Any]) -> None:
+    text = json.dumps(told).encode() + b"\n"
+    while text:
+        text = text[pipe.write(text) or 0 :]
 
 
 def _answer_of(pid: int, answer: io.FileIO, patience_s: float) -> dict[str, Any] | None:
-    """Wait for the answer and end the process and whatever it began; None if there is no answer."""
+    """Wait for the first answer and the end, and end whatever else there is; None if there is no answer."""
     told = b""
     end = time.monotonic() + patience_s
     with answer:
@@ -298,7 +336,7 @@ def _answer_of(pid: int, answer: io.FileIO, patience_s: float) -> dict[str, Any]
         os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     try:
-        answered: dict[str, Any] = json.loads(told)
+        answered: dict[str, Any] = json.loads(told.partition(b"\n")[0])
     except ValueError:
         return None
     return answered

@@ -72,7 +72,10 @@ TARGETS: Final = (
     Target("receiver/inbox.py", ("tests/receiver",)),
     Target("receiver/stores/sqlite/statements.py", ("tests/receiver",)),
     Target("asyncqueue/stores/shield.py", ("tests/store_sqlite", "tests/contract/test_contract_cancellation.py")),
-    Target("asyncqueue/stores/sqlite/store.py", ("tests/store", "tests/store_sqlite", "tests/queue")),
+    Target(
+        "asyncqueue/stores/sqlite/store.py",
+        ("tests/store", "tests/store_sqlite", "tests/queue", "tests/outbox/test_outbox_adopt.py"),
+    ),
     Target("asyncqueue/stores/sqlite/turns.py", ("tests/store", "tests/queue/test_queue_turns.py")),
     Target(
         "asyncqueue/stores/ring.py",
@@ -86,5 +89,41 @@ TARGETS: Final = (
     Target(
         "asyncqueue/stores/inside.py", ("tests/queue/test_queue_inside.py", "tests/queue/test_queue_effects.py")
     ),
-    Target("asyncqueue/stores/sqlite/connection.py", ("tests/store_sqlite",)),
+    Target("asyncqueue/stores/sqlite/connection.py", ("tests/store_sqlite", "tests/queue/test_queue_history.py")),
+    Target(
+        "asyncqueue/stores/sqlite/turn.py",
+        tuple(f"tests/store_sqlite/test_sqlite_{name}.py" for name in ("turn", "inline", "cancellation")),
+    ),
+    Target(
+        "asyncqueue/stores/sqlite/gate.py",
+        tuple(f"tests/store_sqlite/test_sqlite_{name}.py" for name in ("gate", "contention", "processes")),
+    ),
+    Target(
+        "asyncqueue/stores/sqlite/schema.py",
+        (
+            *(f"tests/store_sqlite/test_sqlite_{name}.py" for name in ("files", "migration", "read_only")),
+            "tests/outbox/test_outbox_adopt.py",
+        ),
+    ),
+    Target("asyncqueue/stores/sets.py", ("tests/store", "tests/queue", "tests/store_sqlite")),
+    Target(
+        "asyncqueue/stores/postgres/store.py",
+        ("tests/store", "tests/store_postgres", "tests/queue"),
+        on="postgres",
+    ),
+    Target("asyncqueue/stores/postgres/connection.py", ("tests/store_postgres",), on="postgres"),
+    Target(
+        "asyncqueue/stores/postgres/turns.py",
+        ("tests/store", "tests/store_postgres", "tests/queue/test_queue_turns.py"),
+        on="postgres",
+    ),
+    Target(
+        "asyncqueue/stores/postgres/floor.py",
+        ("tests/store", "tests/store_postgres/test_postgres_floor.py"),
+        on="postgres",
+    ),
+    Target("asyncqueue/stores/postgres/schema.py", ("tests/store_postgres",), on="postgres"),
+    Target("receiver/stores/sets.py", ("tests/receiver",)),
+    Target("receiver/stores/sqlite/store.py", ("tests/receiver",)),
+    Target("receiver/stores/postgres/store.py", ("tests/receiver",), on="postgres"),
 )

@@ -70,17 +70,45 @@ def test_sql_is_broken_in_one_place(sql, expected):
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
-from tests.mutation.judge import Judge
+from tests.mutation import judge as judges
 from tests.mutation.operators import mutants_of
 
-root = Path(sys.argv[1])
+root, limit_s, slowest_s, only = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]
+judges._END_S = 0.5
 tests, scratch = ("tests/test_law.py",), root.parent / "scratch"
-judge = Judge("receiver/law.py", tests, scratch, jobs=2, slowest_s=1.0, root=root, limit_s=3.0)
+judge = judges.Judge("receiver/law.py", tests, scratch, jobs=2, slowest_s=slowest_s, root=root, limit_s=limit_s)
 judge.prepare()
 mutants = mutants_of((root / "receiver/law.py").read_bytes())
+mutants = [mutant for mutant in mutants if not only or mutant.now in only]
 for verdict in judge.judged(mutants, time.monotonic() + 60):
     print(json.dumps([verdict.mutant.now, verdict.by]))
 """
+
+
+@pytest.fixture
+def verdicts(tmp_path):
+    """Judge the mutants of a law, or some of them, by its tests; by what of each was broken."""
+
+    def judged(law, tests, *only, limit_s, slowest_s=1.0):
+        project = tmp_path / "project"
+        for name, text in (("receiver/law.py", law), ("tests/test_law.py", tests), ("pyproject.toml", "")):
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
+            (project / name).write_text(text)
+        (project / "receiver/__init__.py").touch()
+        ran = subprocess.run(
+            [sys.executable, "-c", PROGRAM, project, str(limit_s), str(slowest_s), *only],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        return dict(map(json.loads, ran.stdout.splitlines()))
+
+    return judged
+
+
 LAW = """
 def is_due(at, now):
     return at <= now
@@ -102,26 +130,65 @@ def test_count():
 """
 
 
-def test_a_break_is_killed_by_a_test_or_by_the_clock_or_survives(tmp_path):
-    project = tmp_path / "project"
-    for name, text in (("receiver/law.py", LAW), ("tests/test_law.py", TESTS), ("pyproject.toml", "")):
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(text)
-    (project / "receiver/__init__.py").touch()
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, project],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    by = dict(map(json.loads, ran.stdout.splitlines()))
+def test_a_break_is_killed_by_a_test_or_by_the_clock_or_survives(verdicts):
+    by = verdicts(LAW, TESTS, limit_s=3.0)
     assert by["return (at < now)"] is None, "no test asks for the boundary"
     assert by["return None"] is not None
     assert by["n -= 2"] == "tests/test_law.py::test_count" or by["n -= 2"] is None
     assert by["pass"] == CLOCK
+
+
+LAW_THAT_HANGS = """
+from collections import deque
+from itertools import count
+
+def drained(n):
+    if n < 0:
+        deque(count(), 0)
+    return n + 1
+"""
+TESTS_THAT_HANG = """
+import pytest
+from receiver.law import drained
+
+@pytest.fixture
+def ended():
+    yield
+    while drained(1) != 2:
+        pass
+
+def test_drained(ended):
+    while drained(0) != 1:
+        pass
+"""
+
+
+def test_what_holds_the_interpreter_or_never_ends_takes_no_more_than_the_time_of_a_test(verdicts):
+    by = verdicts(LAW_THAT_HANGS, TESTS_THAT_HANG, "if (n <= 0):", "return (n - 1)", limit_s=600, slowest_s=0.1)
+    assert by == {"if (n <= 0):": CLOCK, "return (n - 1)": "tests/test_law.py::test_drained"}
+
+
+LAW_ON_A_SERVER = "def is_due(at, now):\n    return at <= now\n"
+TESTS_ON_A_SERVER = """
+import time
+import pytest
+from receiver.law import is_due
+
+@pytest.fixture(scope="module")
+def server():
+    time.sleep(0.3)
+
+def test_due(server):
+    assert is_due(1, 1)
+
+def test_of_something_else():
+    pass
+"""
+
+
+def test_what_a_file_shares_does_not_make_its_first_test_a_slow_one(verdicts):
+    by = verdicts(LAW_ON_A_SERVER, TESTS_ON_A_SERVER, "return (at < now)", limit_s=20.0, slowest_s=0.2)
+    assert by == {"return (at < now)": "tests/test_law.py::test_due"}
 
 
 def test_likely_killers_come_first_and_then_one_file_after_the_other_the_faster_before():
