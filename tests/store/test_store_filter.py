@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import JobFilter
 
 OLD_MS = 10
@@ -43,8 +44,9 @@ ROWS = [
     )
 ]
 CONDITIONS = [
-    {"status": "dead"},
-    {"status": "pending"},
+    {"status": Status.DEAD},
+    {"status": Status.DONE},
+    {"status": Status.PENDING},
     {"queue": "q"},
     {"kind": "k"},
     {"reason": "permanent"},
@@ -54,8 +56,12 @@ CONDITIONS = [
 WANTED = [
     {},
     *CONDITIONS,
-    *(one | other for one, other in itertools.combinations(CONDITIONS, 2) if one != {"status": "pending"}),
-    {name: value for condition in CONDITIONS for name, value in condition.items()} | {"status": "dead"},
+    *(
+        one | other
+        for one, other in itertools.combinations(CONDITIONS, 2)
+        if one.get("status") in {None, Status.DEAD}
+    ),
+    {name: value for condition in CONDITIONS for name, value in condition.items()} | {"status": Status.DEAD},
 ]
 
 
@@ -94,7 +100,7 @@ async def test_all_conditions_hold_of_what_is_listed_and_counted(filled):
         assert await filled.count(wanted) == len(expected), conditions
 
 
-@pytest.mark.parametrize("status", [None, "done", "dead"])
+@pytest.mark.parametrize("status", [None, Status.DONE, Status.DEAD])
 async def test_page_has_its_length_and_its_place_and_the_count_knows_neither(filled, status):
     wanted = JobFilter(status=status, after_seq=20, limit=3)
     met = [row for row in ROWS if row.meets(wanted)]

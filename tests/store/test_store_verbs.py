@@ -543,6 +543,19 @@ async def test_two_releases_of_one_job_in_one_set_refund_one_attempt(store, raw)
     ]
 
 
+# --- cancel ------------------------------------------------------------------------------------------
+
+
+async def test_cancel_answers_each_of_a_set_with_what_it_found_there(store):
+    await put(store, job("running"), job("ended"), job("waiting"))
+    _running, ended = await take(store, 2)
+    await report(store, Report.ok(ended))
+    ids = ["waiting", "ended", "ghost", "running"] * 2
+    answers = await store.write(lambda transaction: transaction.cancel(ids))
+    assert answers[:4] == [Status.PENDING, Status.DONE, None, Status.LEASED]
+    assert answers[4:] == [Status.DEAD, Status.DONE, None, Status.DEAD]
+
+
 # --- redrive -----------------------------------------------------------------------------------------
 
 
@@ -754,6 +767,8 @@ async def test_stats_add_up_and_tell_ready_expired_and_oldest(store, clock):
     assert (stats.pending, stats.leased, stats.done, stats.dead) == (2, 1, 1, 1)
     assert (stats.ready, stats.expired, stats.lag_ms, stats.next_due_ms) == (1, 1, 100, 0)
     assert (stats.total, stats.live) == (5, 3)
+    plain = await store.stats()
+    assert (plain.ready, plain.expired, plain.details) == (None, None, {})
     assert stats.queues == {
         "default": {"pending": 1, "leased": 1, "done": 1, "dead": 1},
         "q": {"pending": 1, "leased": 0, "done": 0, "dead": 0},

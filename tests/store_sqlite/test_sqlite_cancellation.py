@@ -153,8 +153,26 @@ async def test_open_cancelled_at_any_hop_leaves_nothing_open(tmp_path, hop_hook,
     await every_hop(attempt)
 
 
-async def _open_and_forget(path, opened):
-    opened.append(await Queue.open(path))
+async def _open_and_forget(path, opened, **settings):
+    opened.append(await Queue.open(path, **settings))
+
+
+@pytest.mark.parametrize("how", HOW, ids="-".join)
+async def test_open_for_reads_alone_cancelled_at_any_hop_leaves_nothing_open(path, hop_hook, resources, how):
+    async with Queue.open(path):
+        pass
+    path.chmod(0o400)
+    before = resources()
+
+    async def attempt(hop):
+        reached = await cancelled_at(hop_hook, lambda: _open_and_forget(path, opened, only_reads=True), hop, how)
+        if opened:
+            await opened.pop().close()
+        assert resources(before) == before
+        return reached
+
+    opened = []
+    await every_hop(attempt)
 
 
 @pytest.mark.parametrize("how", HOW, ids="-".join)

@@ -118,6 +118,15 @@ async def test_what_is_no_queue_is_refused_in_one_line_and_left_as_it_was(path, 
     assert picture(path.parent) == before
 
 
+@pytest.mark.parametrize("opener", [open_store, store.SqliteStore.open], ids=["by url", "by path"])
+async def test_other_database_is_not_adopted_unless_that_is_asked_for(path, opener):
+    make_foreign(path)
+    before = picture(path.parent)
+    with pytest.raises(NotAQueue, match="but not a queue"):
+        await (await opener(path)).close()
+    assert picture(path.parent) == before
+
+
 async def test_missing_file_is_refused_with_create_off_and_not_made(path):
     with pytest.raises(NotAQueue, match="no such file"):
         await Queue.open(path, create=False)

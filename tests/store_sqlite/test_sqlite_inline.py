@@ -60,6 +60,26 @@ async def test_gate_is_free_as_soon_as_the_commit_is_done_whatever_the_loop_does
     await writing
 
 
+async def test_gate_is_left_by_a_failed_transaction_only_when_it_is_undone(queue, path, other, plain):
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def work(transaction):
+        loop.call_soon_threadsafe(begun.set)
+        await transaction.enqueue([NewJob("half", 1)])
+        raise LookupError
+
+    writing = asyncio.ensure_future(queue._store.write(work, inline=True))
+    await begun.wait()
+    end = time.monotonic() + 20
+    while not (is_free := other.try_enter()) and time.monotonic() < end:  # the loop stands still meanwhile
+        os.sched_yield()
+    assert is_free
+    plain(path).execute("BEGIN EXCLUSIVE")
+    with pytest.raises(LookupError):
+        await writing
+
+
 async def test_gate_held_by_another_process_is_waited_for(queue, other):
     assert other.try_enter()
     writing = [asyncio.ensure_future(queue.enqueue(name, 1)) for name in "ab"]

@@ -1,7 +1,10 @@
 """What goes wrong below the verbs is told by a typed error, undone, and over with it."""
 
 import asyncio
+import os
+import resource
 import sqlite3
+from functools import partial
 
 import pytest
 
@@ -58,6 +61,31 @@ async def test_without_a_gate_all_works(path, inline):
     store = await open_store(path, profile=Profile(gate=False))
     assert await store.write(lambda transaction: transaction.enqueue([NewJob("a", 1)]), inline=inline) == [True]
     await store.close()
+
+
+@pytest.fixture
+def no_descriptors():
+    """Let this process open nothing more, until the returned function is called."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    allow = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+    yield allow
+    allow()
+
+
+@pytest.mark.parametrize("inline", [False, True])
+async def test_process_without_a_free_descriptor_is_told_that_and_goes_on_when_it_has_one(
+    store, no_descriptors, inline
+):
+    def put():
+        return store.write(lambda transaction: transaction.enqueue([NewJob("a", 1)]), inline=inline)
+
+    with pytest.raises(StoreError, match="is the process out of file descriptors"):
+        await put()
+    no_descriptors()
+    assert await put() == [True]
 
 
 @pytest.fixture
