@@ -50,5 +50,5 @@ def in_rounds(lines: Mapping[str, Sequence[Row]]) -> list[tuple[str, Row]]:
         for place, (name, rows) in enumerate(lines.items())
         for rank, row in enumerate(rows)
     ]
-    rounds.sort(key=lambda each: each[:2])
+    rounds.sort()  # by rank and place, which are together only once: rows are never compared
     return [(name, row) for _rank, _place, name, row in rounds]

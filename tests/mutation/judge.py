@@ -49,7 +49,7 @@ _PRELOADED: Final = (
 )
 _LIKELY: Final = 12  # tests that are asked before all others
 _TEST_S_MIN: Final = 2.0  # a test that hangs is ended by this or by 8 times what the slowest may take
-_END_S: Final = 10.0  # what is left to a test run that has told a failure, to put away what it began
+_END_S: Final = 5.0  # what is left to a test run that has told a failure, to put away what it began
 _OURS: Final = ("asyncqueue", "receiver", "tests")
 _OPTIONS: Final = (
     "-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist",

@@ -80,11 +80,10 @@ TARGETS: Final = (
     Target(
         "asyncqueue/stores/ring.py",
         (
-            "tests/store_postgres/test_postgres_turns.py",
-            "tests/store_postgres/test_postgres_troubles.py",
+            "tests/unit/test_ring.py",
             "tests/queue/test_queue_turns.py",
+            "tests/store_sqlite/test_sqlite_troubles.py",
         ),
-        on="postgres",
     ),
     Target(
         "asyncqueue/stores/inside.py", ("tests/queue/test_queue_inside.py", "tests/queue/test_queue_effects.py")
