@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from asyncqueue.stores.ring import Ring
+from asyncqueue.stores import ring as ring_module
+from asyncqueue.stores.ring import Ring, Served
 
 NAMES = ["a", "b", "c", "d", "e"]
 
@@ -25,3 +26,11 @@ def test_ring_goes_once_round_and_ends_in_whatever_steps_it_is_asked(served, cou
     assert [len(names) for names in found] == [*(min(count, 5) for count in counts), 0]
     once_round = [name for name in NAMES if name > served] + [name for name in NAMES if name <= served]
     assert [name for names in found for name in names] == once_round
+
+
+def test_level_that_is_forgotten_is_the_one_whose_turn_is_longest_ago(monkeypatch):
+    monkeypatch.setattr(ring_module, "_LEVELS_MAX", 2)
+    served = Served()
+    for level, name in ((1, "a"), (2, "a"), (1, "b"), (3, "a")):
+        served.note(level, name)
+    assert served == {1: "b", 3: "a"}
