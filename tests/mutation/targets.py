@@ -76,7 +76,10 @@ TARGETS: Final = (
         "asyncqueue/stores/sqlite/store.py",
         ("tests/store", "tests/store_sqlite", "tests/queue", "tests/outbox/test_outbox_adopt.py"),
     ),
-    Target("asyncqueue/stores/sqlite/turns.py", ("tests/store", "tests/queue/test_queue_turns.py")),
+    Target(
+        "asyncqueue/stores/sqlite/turns.py",
+        ("tests/store", "tests/queue/test_queue_turns.py", "tests/store_sqlite/test_sqlite_plans.py"),
+    ),
     Target(
         "asyncqueue/stores/ring.py",
         (
