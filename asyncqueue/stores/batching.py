@@ -79,7 +79,7 @@ class Batch(Generic[Request, Answer]):
 
     def _take(self, most: int) -> None:
         weight = 0
-        while self._waiting and most > 0:
+        while most > 0:  # so many are there: until this batch is closed, nobody else takes any
             entry = self._waiting[0]
             if self._entries and weight + entry.weight > self._weight_max:
                 break
