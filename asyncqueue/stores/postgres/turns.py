@@ -68,6 +68,4 @@ def _rooms(count: int, had: dict[str, int]) -> dict[str, int]:
     for _ in range(count):
         number, place, name = heap[0]
         heapq.heapreplace(heap, (number + 1, place, name))
-    return {
-        name: number - had[name] for number, _place, name in sorted(heap, key=itemgetter(1)) if number > had[name]
-    }
+    return {name: number - had[name] for number, _place, name in heap if number > had[name]}
