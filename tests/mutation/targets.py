@@ -113,7 +113,11 @@ TARGETS: Final = (
         ("tests/store", "tests/store_postgres", "tests/queue"),
         on="postgres",
     ),
-    Target("asyncqueue/stores/postgres/connection.py", ("tests/store_postgres",), on="postgres"),
+    Target(
+        "asyncqueue/stores/postgres/connection.py",
+        ("tests/store_postgres", "tests/store/test_store_verbs.py"),
+        on="postgres",
+    ),
     Target(
         "asyncqueue/stores/postgres/turns.py",
         ("tests/store", "tests/store_postgres", "tests/queue/test_queue_turns.py"),

@@ -14,6 +14,7 @@ class Proxy:
         self._moving = asyncio.Event()
         self._moving.set()
         self._cut_on = None
+        self._hears_questions = True
         self._answered = asyncio.Event()
         self._writers = set()
         self._tasks = set()
@@ -53,6 +54,10 @@ class Proxy:
         """Pass on the next message that holds `words`, then cut before its answer."""
         self._cut_on = words
 
+    def cut_at_questions(self):
+        """Let everybody in, and cut whoever then asks for anything, as a pooler does whose server is away."""
+        self._hears_questions = False
+
     async def _serve(self, reader, writer):
         self.connections += 1
         self._tasks.add(asyncio.current_task())
@@ -83,6 +88,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := await source.read(65_536):
                 await self._moving.wait()
+                if looks and not self._hears_questions and data[:1] in {b"P", b"Q"}:
+                    return
                 if not looks:
                     self._answered.set()
                 sink.write(data)

@@ -39,6 +39,13 @@ async def test_nobody_listens_there_is_told_at_once(opened):
             await opened(f"postgresql://postgres:secret@127.0.0.1:{free_port()}/postgres")
 
 
+async def test_pooler_that_lets_in_although_its_server_is_away_is_told_at_once(opened, own_url, proxy):
+    proxy.cut_at_questions()
+    async with bounded(20):
+        with pytest.raises(StoreUnreachable):
+            await opened(proxy.url(own_url), patience_ms=60_000)
+
+
 async def test_host_that_nobody_knows_is_told_at_once(opened):
     with pytest.raises(StoreUnreachable):
         async with bounded(8):
@@ -194,6 +201,24 @@ async def test_close_of_a_half_open_store_ends_in_bounded_time(opened, own_url, 
         await store.stats()
 
 
+async def test_close_waits_for_who_still_works_no_longer_than_the_patience(opened):
+    store = await opened(patience_ms=300)
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(transaction):
+        await transaction.enqueue([NewJob("a", 1)])
+        inside.set()
+        await go_on.wait()
+
+    writing = asyncio.create_task(store.write(slow))
+    await inside.wait()
+    async with bounded(8):
+        await store.close()
+    go_on.set()
+    with pytest.raises(StoreUnreachable):
+        await writing
+
+
 async def test_failover_to_another_address_goes_on_by_itself(opened, own_url, own_server, proxy):
     """Two addresses of one database, as a failover has: the first one dies, the second one is used."""
     both = f"127.0.0.1:{proxy.port},127.0.0.1:{own_server.port}"
@@ -231,6 +256,28 @@ async def test_too_many_connections_of_others_is_a_wait_and_then_a_typed_error(o
     with pytest.raises(StoreUnreachable, match="too many connections"):
         async with bounded(5):
             await opened(own_url.replace("postgres@", "guest@"), patience_ms=300)
+
+
+async def test_server_whose_connections_are_all_in_use_is_waited_for_while_opening(
+    opened, own_server, own_url, proxy
+):
+    await opened()
+    with psycopg.connect(own_server.url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE visitor LOGIN CONNECTION LIMIT 0 IN ROLE postgres")
+        opening = asyncio.create_task(opened(proxy.url(own_url).replace("postgres@", "visitor@")))
+        await until(lambda: proxy.connections > 1 or opening.done())
+        assert not opening.done()
+        connection.execute("ALTER ROLE visitor CONNECTION LIMIT -1")
+        assert await put(await opening, "a") == [True]
+
+
+async def test_statements_that_were_prepared_before_a_column_changed_are_prepared_anew_unnoticed(opened, own_url):
+    store = await opened()
+    await put(store, "a", "b")
+    assert [job.id for job in await take(store)] == ["a"]
+    PostgresRaw(own_url).execute("ALTER TABLE jobs ALTER COLUMN owner TYPE varchar(100)")
+    assert [job.id for job in await take(store)] == ["b"]
+    assert store.busy_retries > 0
 
 
 async def test_row_that_another_transaction_holds_is_waited_for_in_bounded_time(opened, own_url):

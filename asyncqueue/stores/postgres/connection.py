@@ -427,7 +427,7 @@ class Database:
                 cause: BaseException = repeat
             except Exception as error:
                 trouble = judged(error, self.address.shown)
-                if trouble is None or isinstance(error, AsyncQueueError):
+                if trouble is None:
                     raise
                 cause = error
             assert trouble is not None  # noqa: S101 - for the type checker: both ways above set it
