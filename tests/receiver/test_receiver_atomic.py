@@ -259,6 +259,24 @@ async def test_an_effect_that_is_cancelled_inside_is_a_failed_effect(serve, capl
         assert look(inbox.path, "SELECT id FROM stock") == [("good",)]
 
 
+async def test_a_set_that_is_cancelled_in_an_effect_is_undone_as_a_whole(serve):
+    """As by an event loop that closes: what is cancelled is the set, not only something inside the effect."""
+
+    async def effect(connection, one):
+        await stock(connection, one)
+        if one.id == "last":
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+
+    async with serve(effect=effect) as inbox:
+        arrivals = [Arrival(Message(name, 1, None), None, None) for name in ("first", "last")]
+        with pytest.raises(asyncio.CancelledError):
+            await inbox.store.receive(lambda: arrivals)
+        assert look(inbox.path, "SELECT count(*) FROM inbox") == [(0,)]
+        assert (await post(inbox.port, "first")).result == "accepted"
+        assert look(inbox.path, "SELECT id FROM stock") == [("first",)]
+
+
 @pytest.mark.parametrize("error", [StoreBusy("busy"), StoreFull("full"), StoreError("disk I/O error")], ids=repr)
 async def test_a_503_of_the_store_is_never_remembered_and_said_once__kind_45_cached_failure(inbox, error, caplog):
 

@@ -4,12 +4,13 @@ import logging
 import os
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from receiver_tools import get, look, post
 from test_receiver_atomic import stock
 
-from asyncqueue.errors import StoreError
+from asyncqueue.errors import NotAQueue, StoreError
 from asyncqueue.wire import Message
 from receiver.stores.base import Arrival, Result
 
@@ -117,3 +118,14 @@ async def test_an_inbox_in_which_effects_have_tables_of_their_own_is_still_one(s
     async with serve(effect=stock) as inbox:
         assert (await post(inbox.port, "a")).result == "duplicate"
         assert look(inbox.path, "SELECT id FROM stock") == [("a",)]
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+async def test_a_database_of_something_else_is_refused_and_left_as_it_was(serve, url, journal):
+    with closing(sqlite3.connect(url)) as other:
+        other.executescript(f"PRAGMA journal_mode={journal}; CREATE TABLE users (id INTEGER PRIMARY KEY)")
+    before = {file.name: file.read_bytes() for file in Path(url).parent.iterdir()}
+    with pytest.raises(NotAQueue, match="a database, but not an inbox"):
+        async with serve():
+            pass
+    assert {file.name: file.read_bytes() for file in Path(url).parent.iterdir()} == before
