@@ -7,6 +7,7 @@ import signal
 import psycopg
 import pytest
 from receiver_tools import check_whole, get, look, message, post, request, running, totals_of
+from test_receiver_atomic import stock
 from test_receiver_process import flood
 
 from asyncqueue.errors import ConfigError, NewerSchema, NotAQueue, StoreUnreachable
@@ -267,3 +268,21 @@ async def test_a_message_with_every_odd_character_is_kept_word_for_word(serve):
         assert answer.result == "accepted"
         assert (await get(inbox.port, "/inbox/a")).json["payload"] == odd
         assert (await inbox.speak(request(message("a", 1, payload=odd)))).result == "duplicate"
+
+
+async def test_an_effect_whose_connection_is_lost_under_it_runs_again_on_another(serve):
+    runs = []
+
+    async def effect(connection, one):
+        runs.append(one.id)
+        await stock(connection, one)
+        if len(runs) == 1:
+            try:
+                await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+            finally:
+                await until(connection.is_closed)
+
+    async with serve(effect=effect) as inbox:
+        assert (await post(inbox.port, "a")).result == "accepted"
+        assert runs == ["a", "a"]
+        assert look(inbox.path, "SELECT id FROM stock") == [("a",)]
