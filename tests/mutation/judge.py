@@ -215,7 +215,7 @@ class Judge:
         last = mutant.line + source[mutant.start : mutant.end].count(b"\n")
         lines = self._reach["lines"]
         reaching = {test for line in range(mutant.line, last + 1) for test in lines.get(str(line), ())}
-        if "." not in mutant.place:
+        if "." not in mutant.place and self._target.endswith("statements.py"):  # else its own module asks for it
             reaching |= set(self._reach["names"].get(mutant.place, ()))
         tests = reaching & self._seconds.keys() or self._seconds.keys()  # what all import is reached by all
         return {test: self._seconds[test] - 100 * self._kills[test] for test in tests}

@@ -192,6 +192,28 @@ def test_what_a_file_shares_does_not_make_its_first_test_a_slow_one(verdicts):
     assert by == {"return (at < now)": "tests/test_law.py::test_due"}
 
 
+LAW_WITH_A_LIMIT = """
+LIMITS = (3, 5)
+
+def is_full(n):
+    return n >= LIMITS[0]
+"""
+TESTS_OF_A_LIMIT = """
+from receiver import law
+
+def test_limit():
+    assert law.LIMITS
+
+def test_full():
+    assert law.is_full(3)
+"""
+
+
+def test_a_constant_is_judged_also_by_those_who_reach_it_through_its_module(verdicts):
+    by = verdicts(LAW_WITH_A_LIMIT, TESTS_OF_A_LIMIT, "LIMITS = (4, 5)", limit_s=20.0)
+    assert by == {"LIMITS = (4, 5)": "tests/test_law.py::test_full"}
+
+
 def test_likely_killers_come_first_and_then_one_file_after_the_other_the_faster_before():
     order = {"slow::a": 0.9, "slow::b": 0.1, "fast::a": 0.3, "fast::b": 0.2, "slow::killer": -99.5}
     items = [SimpleNamespace(nodeid=name, path=Path(name.partition("::")[0])) for name in order]

@@ -75,8 +75,8 @@ async def test_who_has_no_room_for_a_queue_is_not_told_to_adopt_one(path):
         ("CREATE TABLE Counts (x)", "Counts"),
         ("CREATE VIEW queues AS SELECT 1", "queues"),
         ("CREATE INDEX jobs_dead ON orders(id)", "jobs_dead"),
-        ("CREATE TABLE jobs (id)", "jobs"),
-        ("CREATE TABLE redrives (id)", "redrives"),
+        ("CREATE TABLE jobs (id)", "the tables jobs and redrives are missing or differ"),
+        ("CREATE TABLE redrives (id)", "the tables jobs and redrives are missing or differ"),
     ],
 )
 async def test_database_without_room_for_a_queue_is_refused_in_words_and_left_as_it_was(path, statement, words):

@@ -40,6 +40,11 @@ class Proxy:
         """The same URL by way of this proxy."""
         return url.replace(f":{self.target_port}/", f":{self.port}/")
 
+    @property
+    def is_idle(self):
+        """Whether nobody is connected."""
+        return not self._writers
+
     def freeze(self):
         self._moving.clear()
 

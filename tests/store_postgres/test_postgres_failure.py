@@ -13,6 +13,7 @@ from asyncqueue.job import NewJob, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.stores.base import Claim, JobFilter
+from asyncqueue.stores.postgres import statements
 from tests.postgres_server import free_port
 from tests.store.raw import PostgresRaw, schema_of, server_of
 from tests.waiting import until
@@ -92,6 +93,17 @@ async def test_schema_that_is_not_ours_is_refused_and_left_as_it_was(opened, own
     with pytest.raises(NotAQueue, match="choose another one"):
         await opened()
     assert PostgresRaw(own_url).tables() == [("jobs",)]
+
+
+@pytest.mark.parametrize("question", ["PING", "PLACE"])
+async def test_opening_that_fails_at_a_question_leaves_no_connection_open(
+    opened, own_url, proxy, monkeypatch, question
+):
+    monkeypatch.setattr(statements, question, "SELECT 1 / 0")
+    with pytest.raises(StoreError, match="division by zero") as caught:
+        await opened(proxy.url(own_url))
+    await until(lambda: proxy.is_idle)
+    assert proxy.connections == 1, caught  # the error keeps alive what nobody closed
 
 
 # --- while it is open --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from asyncqueue.errors import (
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.stores import ring as ring_module
-from asyncqueue.stores.postgres import listen, statements, turns
+from asyncqueue.stores.postgres import listen, turns
 from asyncqueue.stores.postgres.connection import Profile, judged
 from asyncqueue.stores.postgres.store import PostgresStore
 from tests.store.raw import raw_of, schema_of
@@ -132,12 +132,6 @@ async def test_effect_that_cancels_its_own_task_undoes_the_transaction(queue):
         await queue.finish(leased, "ok", effect=work)
     assert (await queue.get("a")).status is Status.LEASED
     assert await queue.finish(leased, "ok") is Status.DONE
-
-
-async def test_opening_that_fails_at_its_last_question_leaves_no_connection_open(postgres_url, monkeypatch):
-    monkeypatch.setattr(statements, "PLACE", "SELECT 1 / 0")
-    with pytest.raises(StoreError, match="division by zero"):
-        await PostgresStore.open(postgres_url)
 
 
 async def test_schema_that_somebody_made_before_is_used(postgres_url):

@@ -237,11 +237,12 @@ async def test_newer_schema_is_refused_in_words_and_left_as_it_was__kind_56(path
     assert picture(path.parent) == before
 
 
-async def test_unknown_changes_are_refused_and_left_as_they_were(path):
+@pytest.mark.parametrize("version", [0, 1], ids=["of a contract file", "of nobody"])
+async def test_unknown_changes_are_refused_and_left_as_they_were(path, version):
     async with Queue.open(path):
         pass
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version=1")
+        connection.execute(f"PRAGMA user_version={version}")
     before = picture(path.parent)
     with pytest.raises(NotAQueue, match="unknown changes"):
         await Queue.open(path)

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import warnings
 
 import anyio
 import pytest
@@ -149,7 +150,56 @@ async def test_gate_held_for_longer_than_the_patience_makes_store_busy_and_is_us
         assert await queue.enqueue("a", 1)
 
 
-async def test_where_flock_is_refused_there_is_no_gate_and_all_works(path, monkeypatch):
+IMPATIENT = """
+import asyncio, sys
+from asyncqueue.errors import StoreBusy
+from asyncqueue.queue import Queue
+async def main():
+    async with Queue.open(sys.argv[1], patience_ms=50) as queue:
+        try:
+            await queue.enqueue("a", 1)
+        except StoreBusy:
+            print("busy", flush=True)
+asyncio.run(main())
+"""
+
+
+async def test_process_that_gave_up_its_wait_may_exit_while_another_one_holds_the_turn(path, gates, spawn):
+    async with Queue.open(path):
+        pass
+    assert gates[0].try_enter()
+    child = spawn(IMPATIENT, path)
+    assert await asyncio.to_thread(child.stdout.readline) == "busy\n"
+    await until(lambda: child.poll() is not None)
+    assert child.returncode == 0
+
+
+async def test_child_that_was_forked_does_not_keep_the_turn_of_a_parent_that_died(gates):
+    parent, other, _ = gates
+    assert parent.try_enter()
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)  # until the test ends
+        os._exit(parent.works)  # a number that is closed may be another file's by now
+    try:
+        parent.close()  # without a word, as a process dies
+        await until(other.try_enter)
+    finally:
+        os.close(read)
+        os.close(write)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+async def test_where_flock_is_refused_there_is_no_gate_and_all_works(path, monkeypatch, resources):
+    async with Queue.open(path):
+        pass
+    before = resources()
+
     def refused(*_):
         raise OSError(95, "Operation not supported")
 
@@ -158,7 +208,9 @@ async def test_where_flock_is_refused_there_is_no_gate_and_all_works(path, monke
         assert await one.enqueue("a", 1)
         assert await two.enqueue("b", 1)
         assert not one._store._database._gate.works
+        assert one._store._database._gate.try_enter(), "where there is no gate nobody waits for one"
         assert len(await two.claim("w", limit=9)) == 2
+    assert resources(before) == before
 
 
 async def test_where_there_is_no_flock_at_all_there_is_no_side_file_and_all_works(path, monkeypatch):

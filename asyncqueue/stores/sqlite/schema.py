@@ -56,9 +56,7 @@ def script(name: str, package: str = "asyncqueue.stores.sqlite") -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-async def inspect(
-    connection: aiosqlite.Connection, path: Path, *, create: bool = True, adopt: bool = False
-) -> bool:
+async def inspect(connection: aiosqlite.Connection, path: Path, *, create: bool, adopt: bool) -> bool:
     """Tell whether the file must be migrated; only reads.
 
     Raises `NotAQueue` for a database of something else (with `adopt`, only if it has no room for a queue's tables
@@ -115,9 +113,7 @@ async def _check_room(connection: aiosqlite.Connection, path: Path) -> None:
         raise NotAQueue(f"{path}: has something else named {', '.join(taken)}: give the queue a file of its own")
 
 
-async def migrate(
-    connection: aiosqlite.Connection, path: Path, *, create: bool = True, adopt: bool = False
-) -> None:
+async def migrate(connection: aiosqlite.Connection, path: Path, *, create: bool, adopt: bool) -> None:
     """Make or migrate the tables; runs inside the caller's write transaction, so racing processes queue up.
 
     Raises as `inspect` does, since the file may have changed since then; the caller's rollback then leaves it
