@@ -490,6 +490,21 @@ async def test_late_finish_of_a_stale_holder_and_the_new_holders_outcome_give_on
     assert (stats.total, stats.dead) == (1, 1)
 
 
+async def test_reports_with_and_without_effects_in_one_set_are_answered_in_their_order(store):
+    await put(store, *(job(name) for name in "abcde"))
+    a, b, c, d, e = await take(store, 5)
+    seen = []
+
+    async def effect(_connection):
+        seen.append("ran")
+
+    answers = await report(
+        store, Report.ok(a), Report.permanent(b), Report.ok(c, effect), Report.retry(d, 0), Report.ok(e, effect)
+    )
+    assert answers == [Status.DONE, Status.DEAD, Status.DONE, Status.PENDING, Status.DONE]
+    assert seen == ["ran"] * 2
+
+
 # --- renew -------------------------------------------------------------------------------------------
 
 
