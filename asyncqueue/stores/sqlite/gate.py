@@ -41,7 +41,7 @@ class Gate:
 
     async def enter(self) -> None:
         """Wait for the turn: at once if it is free, else in a thread. Cancelling the wait gives the turn away."""
-        if self._fd is None or self.try_enter():
+        if self.try_enter():
             return
         waiter = asyncio.get_running_loop().create_future()
         self._wait_in_thread(waiter)
