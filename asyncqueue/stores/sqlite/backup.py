@@ -63,7 +63,7 @@ async def _put_back(backup: Path, target: Path, patience_ms: int, told: Told) ->
     with _new_file(target) as part:
         async with _opened(part, target, "rw", patience_ms) as copy:
             await _copied(backup, copy, patience_ms, told)
-            await schema.inspect(copy, backup, create=False)
+            await schema.inspect(copy, backup, create=False, adopt=False)
             await copy.execute_fetchall(statements.BEGIN)
             floor = await fence.raise_tokens(copy.execute_fetchall, time.time_ns() // 1_000_000, str(backup))
             await copy.execute_fetchall(statements.COMMIT)
