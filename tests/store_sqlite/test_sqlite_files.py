@@ -198,7 +198,7 @@ async def test_keep_leaves_the_journal_as_it_is_also_while_others_use_the_file(p
 
 
 async def test_missing_folder_is_named_and_not_made(tmp_path):
-    with pytest.raises(NotAQueue, match="the folder .* does not exist"):
+    with pytest.raises(NotAQueue, match=r"the folder .* does not exist"):
         await Queue.open(tmp_path / "no" / "jobs.db")
     assert names(tmp_path) == []
 
