@@ -320,6 +320,13 @@ async def test_listener_that_answers_its_question_is_kept(queue, monkeypatch):
     assert queue._store._listener._connection is first is not None
 
 
+async def unlistened(listener):
+    """Let it begin anew at the next question."""
+    connection, listener._connection = listener._connection, None
+    if connection is not None:
+        await connection.close()
+
+
 async def test_callers_that_find_no_listener_at_the_same_moment_make_one(queue, monkeypatch):
     listener, connect, made = queue._store._listener, queue._store.database.connect, []
 
@@ -333,7 +340,7 @@ async def test_callers_that_find_no_listener_at_the_same_moment_make_one(queue, 
     monkeypatch.setattr(queue._store.database, "connect", counted)
     monkeypatch.setattr(listener, "_answers", answers)
     monkeypatch.setattr(listener, "_again_at", 0.0)
-    await listener.close()
+    await unlistened(listener)
     assert len(set(await asyncio.gather(*[queue.version() for _ in range(4)]))) == 1
     assert made == [listener._connection]
 
@@ -346,7 +353,7 @@ async def test_listener_that_cannot_begin_leaves_no_connection_open(queue, monke
         made.append(connection)
         raise error
 
-    await queue._store._listener.close()
+    await unlistened(queue._store._listener)
     monkeypatch.setattr(asyncpg.Connection, "add_listener", add_listener)
     monkeypatch.setattr(queue._store._listener, "_again_at", 0.0)
     if isinstance(error, LookupError):
@@ -364,7 +371,7 @@ async def test_listener_cancelled_while_it_connects_has_nothing_to_close(queue, 
         connecting.set()
         await asyncio.Event().wait()
 
-    await listener.close()
+    await unlistened(listener)
     monkeypatch.setattr(listener, "_again_at", 0.0)
     monkeypatch.setattr(queue._store.database, "connect", connect)
     asking = asyncio.ensure_future(queue.version())
