@@ -33,6 +33,7 @@ from asyncqueue.job import (
     Renew,
     Report,
     Ticket,
+    brief,
     check_id,
     check_int,
     decode_payload,
@@ -592,7 +593,7 @@ class Queue:
         business: `ConfigError`, as for a `target` that is there already. `told(done, of)` is called with pages, in
         another thread.
         """
-        await self._store.backup(Path(target), told)
+        await self._store.backup(_new_path(target), told)
 
     async def raise_tokens(self) -> int:
         """Raise the tokens of all jobs, and of ids to come, above any that was ever given out; return that floor.
@@ -715,6 +716,13 @@ def _job_filter(
         )
     except ValueError as error:
         raise InvalidJob(str(error)) from None
+
+
+def _new_path(target: object) -> Path:
+    where = os.fspath(target) if isinstance(target, str | os.PathLike) else None
+    if not isinstance(where, str) or not where or where.endswith("/") or "://" in where or where.startswith(":"):
+        raise ConfigError(f"target must be the path of a new file, not {brief(where or target)}")
+    return Path(where)
 
 
 def _check_sequence(what: str, given: object) -> None:

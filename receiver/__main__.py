@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from asyncqueue.errors import AsyncQueueError, ConfigError, NotAQueue, StoreDenied
 from asyncqueue.eventloop import collect_seldom, loop_factory
@@ -107,6 +108,13 @@ def cli(**options: Any) -> None:
 
     Example: python -m receiver inbox.db --port 8080
     """
+    given = click.get_current_context().get_parameter_source("journal")
+    if options["url"].startswith(("postgresql:", "postgres:")) and (
+        options["force_wal"] or given is not ParameterSource.DEFAULT
+    ):
+        raise ConfigError(
+            "--journal and --force-wal are for a SQLite file: leave them out for a PostgreSQL server"
+        )
     collect_seldom()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(**options))

@@ -12,7 +12,7 @@ from asyncqueue.cli.failure import say
 from asyncqueue.cli.options import as_json, examples
 from asyncqueue.cli.render import console, print_json
 from asyncqueue.errors import StoreError
-from asyncqueue.stores import open_side
+from asyncqueue.stores import open_side, shown
 from asyncqueue.stores.move import Moved, Side, Told, abandon, move
 
 __all__ = ["migrate_store"]
@@ -81,8 +81,8 @@ async def _abandon(source: str, target: str) -> None:
             if mark is None or await old.mark() is not None:
                 await abandon(old, None)
             emptied = False
-            say("note", f"TARGET was left as it is: {error}")
-    click.echo("given up: SOURCE can be used again" + (", TARGET is empty" if emptied else ""))
+            say("note", f"{shown(target)} was left as it is: {error}")
+    click.echo(f"given up: {shown(source)} can be used again" + (f", {shown(target)} is empty" if emptied else ""))
 
 
 @asynccontextmanager

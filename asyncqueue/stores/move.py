@@ -172,6 +172,10 @@ async def abandon(source: Side, target: Side | None) -> bool:
         raise ConfigError(
             f"{source.shown}: is being moved to {mark.peer}, not to {target.shown}; nothing was changed"
         )
+    if (
+        there is not None and is_target and there.stage == "done"
+    ):  # so this is a copy of a source, of an earlier time
+        raise ConfigError(f"{source.shown}: has been moved; the queue is in {mark.peer}; nothing was changed")
     await source.unseal(mark.move)
     if target is None or not is_target:
         return False

@@ -1,5 +1,6 @@
 """A moved queue is the same queue: every row, every number; and never two that can be used."""
 
+import shutil
 import sqlite3
 from contextlib import closing
 from types import SimpleNamespace
@@ -349,6 +350,25 @@ async def test_what_does_not_exist_is_not_moved(pair):
     source, target = pair
     with pytest.raises(NotAQueue):
         await moved(source, target)
+
+
+@pytest.mark.parametrize("pair", [("sqlite", "sqlite"), ("sqlite", "postgres")], indirect=True, ids="-to-".join)
+async def test_a_copy_of_the_source_of_an_earlier_time_is_not_given_back(pair, monkeypatch, tmp_path):
+    """Else two queues would give out the same tokens."""
+    source, target = pair
+    await fill(source)
+    await half_moved(source, target, monkeypatch)
+    copy = tmp_path / "copy-of-source.db"
+    shutil.copyfile(source, copy)
+    await moved(source, target)
+    async with sides(str(copy), target) as (old, new):
+        with pytest.raises(ConfigError, match="the queue is in"):
+            await abandon(old, new)
+    async with Queue.open(copy) as queue:
+        with pytest.raises(StoreMoved):
+            await queue.enqueue("new", 1)
+    async with Queue.open(target) as queue:
+        assert await queue.enqueue("new", 1)
 
 
 async def test_a_move_that_is_given_up_gives_the_source_back_and_empties_the_target(pair, monkeypatch):

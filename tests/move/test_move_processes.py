@@ -139,8 +139,8 @@ async def test_a_move_is_given_up_although_the_target_is_away(pair):
     assert run(4, "migrate-store", source, target, script=[CHILD]).returncode == -signal.SIGKILL
     assert run("enqueue", source, "new", 1).returncode == 2
     done = run("migrate-store", source, "postgresql://me:secret@127.0.0.1:1/x", "--abandon")
-    assert (done.returncode, done.stdout) == (0, "given up: SOURCE can be used again\n")
-    assert "TARGET was left as it is" in done.stderr
+    assert (done.returncode, done.stdout) == (0, f"given up: {source} can be used again\n")
+    assert "was left as it is" in done.stderr
     assert "secret" not in done.stderr
     assert dump(source) == before
     assert run("enqueue", source, "new", 1).returncode == 0

@@ -134,6 +134,8 @@ def test_a_truncated_inbox_is_a_failure_not_wrong_usage(tmp_path):
         ["inbox.db", "--port", "-1"],
         ["inbox.db", "--port", "x"],
         ["inbox.db", "--journal", "memory"],
+        ["postgresql://me@127.0.0.1/db", "--journal", "delete"],
+        ["postgresql://me@127.0.0.1/db", "--force-wal"],
         ["inbox.db", "--body-bytes-max", "0"],
         ["inbox.db", "--body-timeout-s", "nan"],
         ["inbox.db", "--grace-s", "-1"],

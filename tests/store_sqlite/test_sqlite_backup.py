@@ -1,19 +1,24 @@
 """A copy of a file that is written to, and a file made from it."""
 
 import asyncio
+import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 from contextlib import asynccontextmanager, closing
 
 import aiohttp
+import aiosqlite
 import pytest
 from aiohttp import web
 
 from asyncqueue import Dispatcher, HttpSender, Queue
-from asyncqueue.errors import ConfigError, NotAQueue, StoreBusy, StoreDamaged
+from asyncqueue.errors import ConfigError, NotAQueue, StoreBusy, StoreDamaged, StoreFull, StoreMoved
 from asyncqueue.stores import put_back
+from asyncqueue.stores.move import move
 from asyncqueue.stores.sqlite import backup
+from asyncqueue.stores.sqlite.moving import SqliteSide
 from receiver.app import create_app
 from tests.waiting import until
 
@@ -136,10 +141,67 @@ async def test_what_is_there_already_is_never_overwritten(path, tmp_path):
 async def test_the_journal_of_an_earlier_file_is_not_taken_for_that_of_the_new_one(path, tmp_path, name):
     async with Queue.open(path) as queue:
         await queue.enqueue("a", 1)
-    (tmp_path / f"new.db{name}").write_bytes(b"old")
+        (tmp_path / f"new.db{name}").write_bytes(b"old")
+        with pytest.raises(ConfigError, match=f"new.db{name}: is left"):
+            await queue.backup(tmp_path / "new.db")
+        with pytest.raises(ConfigError, match="not a name for a database"):
+            await queue.backup(f"{path}{name}")
     with pytest.raises(ConfigError, match=f"new.db{name}: is left"):
         await put_back(str(tmp_path / "new.db"), str(path), patience_ms=1_000)
     assert not (tmp_path / "new.db").exists()
+
+
+@pytest.mark.parametrize("target", [None, 3, b"copy.db", "", "sub/", ":memory:", "postgresql://me@host/db"])
+async def test_what_cannot_be_the_path_of_a_file_is_refused(path, target):
+    async with Queue.open(path) as queue:
+        with pytest.raises(ConfigError, match="must be the path of a new file"):
+            await queue.backup(target)
+
+
+@pytest.mark.parametrize("stage", ["copying", "done"])
+async def test_a_queue_that_is_elsewhere_is_neither_copied_nor_put_back(path, tmp_path, monkeypatch, stage):
+    async def cut_off(*_arguments):
+        raise ConfigError("cut off")
+
+    target, bytewise = tmp_path / "target.db", tmp_path / "bytewise.db"
+    async with Queue.open(path) as queue:
+        await queue.enqueue("a", 1)
+    old, new = await SqliteSide.open(str(path), create=False), await SqliteSide.open(str(target), create=True)
+    with monkeypatch.context() as patch:
+        if stage == "copying":
+            patch.setattr(new, "put", cut_off)
+        with contextlib.suppress(ConfigError):
+            await move(old, new, lambda *_: None)
+    await old.close()
+    await new.close()
+    async with Queue.open(path) as queue:
+        with pytest.raises(StoreMoved, match=f"jobs.db: .*{target.name}"):
+            await queue.backup(tmp_path / "copy.db")
+    shutil.copyfile(path, bytewise)
+    with pytest.raises(StoreMoved, match=bytewise.name):
+        await put_back(str(tmp_path / "new.db"), str(bytewise), patience_ms=1_000)
+    async with Queue.open(target) as queue:
+        if stage == "done":
+            await queue.backup(tmp_path / "copy.db")
+            assert ids_of(tmp_path / "copy.db") == {"a"}
+        else:
+            with pytest.raises(StoreMoved, match=target.name):
+                await queue.backup(tmp_path / "copy.db")
+    assert not (tmp_path / "new.db").exists()
+
+
+async def test_no_room_for_the_copy_is_told_of_the_copy(path, tmp_path, monkeypatch):
+    async def no_room(*_arguments, **_settings):
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    async with Queue.open(path) as queue:
+        await queue.enqueue("a", 1)
+        monkeypatch.setattr(aiosqlite.Connection, "backup", no_room)
+        with pytest.raises(StoreFull, match=r"copy\.db: no room"):
+            await queue.backup(tmp_path / "copy.db")
+    assert [file.name for file in tmp_path.iterdir() if "copy" in file.name] == []
 
 
 def nothing(path):
@@ -210,7 +272,6 @@ async def test_progress_is_told_in_pages(path, tmp_path, monkeypatch):
 KILLED = """
     import asyncio, os, signal, sys
     from asyncqueue import Queue
-    from asyncqueue.stores import put_back
     from asyncqueue.stores.sqlite import backup
     backup._PAGES = 1
     left = int(sys.argv[3])
@@ -236,6 +297,7 @@ async def test_a_copy_that_is_killed_half_way_has_no_name(path, tmp_path, spawn,
     child = spawn(KILLED, path, tmp_path / "copy.db", page)
     assert await asyncio.to_thread(child.wait) == -signal.SIGKILL
     assert not (tmp_path / "copy.db").exists()
+    assert [name.suffix for name in tmp_path.iterdir() if "copy" in name.name] == [".part"]
     async with Queue.open(path) as queue:
         await queue.backup(tmp_path / "copy.db")
     assert ids_of(tmp_path / "copy.db") == {"a"}

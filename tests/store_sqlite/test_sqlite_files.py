@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 
-from asyncqueue.errors import ConfigError, ForkedProcess, NewerSchema, NotAQueue, StoreError
+from asyncqueue.errors import ConfigError, ForkedProcess, NewerSchema, NotAQueue, StoreClosed, StoreError
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 from asyncqueue.stores import open_store
@@ -501,3 +501,23 @@ async def test_text_that_is_not_utf8_is_read_with_marks_and_shuts_nobody_out(pat
         plain(path).execute("UPDATE jobs SET last_error = CAST(x'ff' AS TEXT) WHERE id = 'job1'")
         assert [job.last_error for job in await queue.list()] == [None, "\ufffd", None]
         assert await queue.enqueue("next", 1)
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+async def test_whoever_goes_on_with_a_file_that_was_moved_away_is_told(path, tmp_path, journal):
+    """Else nobody would ever see what it is told is stored."""
+    (tmp_path / "away").mkdir()
+    async with Queue.open(path, journal=journal, force_wal=True) as queue:
+        await queue.enqueue("a", 1)
+        for file in tmp_path.glob("jobs.db*"):
+            file.rename(tmp_path / "away" / file.name)
+        for _ in range(2):
+            with pytest.raises(StoreClosed, match="removed or replaced"):
+                await queue.enqueue("b", 1)
+            with pytest.raises(StoreClosed, match="removed or replaced"):
+                await queue.sweep()
+        async with Queue.open(path, journal=journal, force_wal=True) as other:
+            with pytest.raises(StoreClosed, match="removed or replaced"):
+                await queue.enqueue("b", 1)
+            assert await other.enqueue("b", 1) is True
+        assert (await queue.get("a")).id == "a"  # what it knows can still be read

@@ -15,7 +15,8 @@ from typing import Final
 
 import aiosqlite
 
-from asyncqueue.errors import ConfigError, StoreDamaged
+from asyncqueue.errors import ConfigError, StoreDamaged, StoreMoved
+from asyncqueue.stores.move import has_marks
 from asyncqueue.stores.shield import shielded
 from asyncqueue.stores.sqlite import fence, schema, statements
 from asyncqueue.stores.sqlite.connection import check_path, create_private, translated
@@ -59,7 +60,6 @@ async def _back_up(source: Path, target: Path, patience_ms: int, told: Told) -> 
 
 
 async def _put_back(backup: Path, target: Path, patience_ms: int, told: Told) -> int:
-    _check_alone(target)
     with _new_file(target) as part:
         async with _opened(part, target, "rw", patience_ms) as copy:
             await _copied(backup, copy, patience_ms, told)
@@ -76,12 +76,33 @@ async def _copied(source: Path, copy: aiosqlite.Connection, patience_ms: int, to
     async with _opened(source, source, mode, patience_ms) as original:
         await original.execute_fetchall(statements.BACKUP_BEGIN)
         await original.execute_fetchall(statements.SCHEMA_STATE)  # from here on it is one moment
-        await original.backup(copy, pages=_PAGES, progress=lambda _status, left, of: told(of - left, of))
+        full = None
+        try:
+            await original.backup(copy, pages=_PAGES, progress=lambda _status, left, of: told(of - left, of))
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                raise
+            full = error
         await original.execute_fetchall(statements.COMMIT)
-    await copy.execute_fetchall(statements.BACKUP_JOURNAL)
+    if full is not None:
+        raise full  # on the disk of the copy
+    await copy.execute_fetchall(statements.BACKUP_JOURNAL)  # as the original's is: WAL would be a second file
     ((verdict,),) = await copy.execute_fetchall(statements.BACKUP_CHECK)
     if verdict != "ok":
         raise StoreDamaged(f"{source}: is damaged ({verdict}): nothing was copied")
+    await _check_open(copy, source)
+
+
+async def _check_open(copy: aiosqlite.Connection, source: Path) -> None:
+    """Raise `StoreMoved` for a queue that is somewhere else: nobody could use its copy."""
+    columns = [row[0] for row in await copy.execute_fetchall(statements.MOVE_COLUMNS)]
+    if not has_marks(columns, str(source)):
+        return
+    for _move, role, peer, stage in await copy.execute_fetchall(statements.MOVE_LOOK):
+        if role == "source" or stage == "copying":
+            raise StoreMoved(
+                f"{source}: {statements.MOVED} (with {peer}): it cannot be copied, or used from a copy"
+            )
 
 
 @asynccontextmanager
@@ -92,7 +113,8 @@ async def _opened(path: Path, shown: Path, mode: str, patience_ms: int) -> Async
         connection = await aiosqlite.connect(
             f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=patience_ms / 1000
         )
-        if mode == "rw":
+        if path != shown:  # a file of our own: one that is cut off is of no use, so its journal is none either
+            await connection.execute_fetchall(statements.BACKUP_JOURNAL)
             await connection.execute_fetchall(statements.BACKUP_SYNC)
         yield connection
     except sqlite3.Error as error:
@@ -102,8 +124,14 @@ async def _opened(path: Path, shown: Path, mode: str, patience_ms: int) -> Async
             await connection.close()
 
 
-def _check_alone(target: Path) -> None:
-    """Raise `ConfigError` for what belongs to an earlier file: SQLite would take it for that of the new one."""
+def _check_name(target: Path) -> None:
+    """Raise `ConfigError` for a name that cannot be, or beside which is what SQLite would take for its own."""
+    if not target.name or target.name.endswith(_BESIDE):
+        raise ConfigError(f"{target}: not a name for a database: SQLite keeps other things under such names")
+    if target.exists():
+        raise _is_there(target)
+    if not target.parent.is_dir():
+        raise ConfigError(f"{target}: the folder {target.parent} does not exist")
     for name in _BESIDE:
         if Path(f"{target}{name}").exists():
             raise ConfigError(f"{target}{name}: is left of an earlier file; move it away, with what it is of")
@@ -112,14 +140,12 @@ def _check_alone(target: Path) -> None:
 @contextmanager
 def _new_file(target: Path) -> Iterator[Path]:
     """Give a new file without a name that anybody would use; let it be `target` if all went well."""
-    if target.exists():
-        raise _is_there(target)
-    if not target.parent.is_dir():
-        raise ConfigError(f"{target}: the folder {target.parent} does not exist")
+    _check_name(target)
     part = target.parent.resolve() / f".{target.name}.{secrets.token_hex(4)}.part"
     create_private(part)
     try:
         yield part
+        _check_name(target)
         _name(part, target)
     finally:
         for name in ("", *_BESIDE):

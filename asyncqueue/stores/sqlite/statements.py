@@ -699,7 +699,7 @@ WHERE status IN ('pending','leased') AND kind = 'job'
 
 BACKUP_BEGIN: Final = "BEGIN"
 BACKUP_SYNC: Final = "PRAGMA synchronous=EXTRA"
-BACKUP_JOURNAL: Final = "PRAGMA journal_mode=DELETE"  # a copy of a WAL file is one file, too
+BACKUP_JOURNAL: Final = "PRAGMA journal_mode=MEMORY"  # no second file beside it
 BACKUP_CHECK: Final = "PRAGMA integrity_check(1)"
 
 # The floor of all tokens, also of ids to come: those that had been given out are forgotten, and may come again.

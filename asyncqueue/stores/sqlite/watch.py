@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Look", "Mark", "look_at"]
+__all__ = ["Look", "Mark", "look_at", "number_of"]
 
 Mark = tuple[tuple[int, int], ...]
 """Time of the last write (ns) and size (bytes) of the database and of its log."""
@@ -36,6 +36,11 @@ def look_at(path: Path) -> Look:
     mark = tuple((written_ns, size) for _number, written_ns, size in files)
     newest_ns = max(written_ns for written_ns, _size in mark)
     return Look(files[0][0], mark if abs(time.time_ns() - newest_ns) > _SETTLED_NS else None)
+
+
+def number_of(path: Path) -> int:
+    """Return the database's number (inode), 0 if there is none."""
+    return _of(os.fspath(path))[0]
 
 
 def _of(name: str) -> tuple[int, int, int]:
