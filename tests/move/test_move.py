@@ -276,6 +276,16 @@ async def test_a_queue_cannot_be_moved_to_itself(pair):
         assert await queue.enqueue("b", 1)
 
 
+async def test_a_queue_is_not_moved_to_itself_by_another_name_of_its_server(new_postgres_url):
+    url = new_postgres_url()
+    async with Queue.open(url):
+        pass
+    with pytest.raises(ConfigError, match="same queue"):
+        await moved(url, url.replace("127.0.0.1", "localhost"))
+    async with Queue.open(url) as queue:
+        assert await queue.enqueue("a", 1)
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 async def test_a_table_of_a_service_that_has_the_name_of_ours_is_left_alone(pair, side):
     source, target = pair

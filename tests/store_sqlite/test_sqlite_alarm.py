@@ -89,6 +89,19 @@ async def test_a_closed_store_holds_no_descriptor_and_refuses(tmp_path):
         store.alarm(lambda: None)
 
 
+async def test_a_file_that_is_gone_has_no_alarm(store):
+    assert store.alarm(lambda: None)
+    store.database.path.unlink()
+    await until(lambda: not store.alarm(lambda: None))
+
+
+async def test_a_log_that_cannot_be_watched_is_no_alarm_where_there_is_one(store, monkeypatch):
+    monkeypatch.setattr(Alarm, "_watch", lambda _alarm, file: not file.endswith(b"-wal"))
+    has_log = store.database.path.with_name("jobs.db-wal").exists()
+    assert has_log is (store.database.profile.journal == "wal")
+    assert store.alarm(lambda: None) is not has_log
+
+
 async def test_where_there_is_no_inotify_there_is_no_alarm_and_no_descriptor(tmp_path, monkeypatch):
     file = tmp_path / "jobs.db"
     file.touch()

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from asyncqueue import Dispatcher, HttpSender, Queue
-from asyncqueue.errors import ConfigError, NotAQueue, StoreBusy, StoreDamaged, StoreFull, StoreMoved
+from asyncqueue.errors import ConfigError, NotAQueue, StoreBusy, StoreDamaged, StoreError, StoreFull, StoreMoved
 from asyncqueue.stores import put_back
 from asyncqueue.stores.move import move
 from asyncqueue.stores.sqlite import backup
@@ -190,18 +190,52 @@ async def test_a_queue_that_is_elsewhere_is_neither_copied_nor_put_back(path, tm
     assert not (tmp_path / "new.db").exists()
 
 
-async def test_no_room_for_the_copy_is_told_of_the_copy(path, tmp_path, monkeypatch):
-    async def no_room(*_arguments, **_settings):
-        error = sqlite3.OperationalError("database or disk is full")
-        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (sqlite3.SQLITE_FULL, (StoreFull, r"copy\.db: no room")),
+        (sqlite3.SQLITE_IOERR, (StoreError, r"jobs\.db: disk trouble")),
+    ],
+    ids=["full", "broken"],
+)
+async def test_a_copy_that_fails_is_told_of_the_file_that_is_to_blame(path, tmp_path, monkeypatch, code, told):
+    async def fails(*_arguments, **_settings):
+        failure = sqlite3.OperationalError("disk trouble")
+        failure.sqlite_errorcode = code
+        raise failure
+
+    async with Queue.open(path) as queue:
+        await queue.enqueue("a", 1)
+        monkeypatch.setattr(aiosqlite.Connection, "backup", fails)
+        with pytest.raises(told[0], match=told[1]):
+            await queue.backup(tmp_path / "copy.db")
+    assert [file.name for file in tmp_path.iterdir() if "copy" in file.name] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(FileExistsError(), "there already"), (PermissionError(13, "no"), r"cannot be made \(no\)")],
+)
+async def test_a_name_that_is_taken_or_refused_at_the_end_leaves_nothing(
+    path, tmp_path, monkeypatch, error, words
+):
+    def link(*_names):
         raise error
 
     async with Queue.open(path) as queue:
         await queue.enqueue("a", 1)
-        monkeypatch.setattr(aiosqlite.Connection, "backup", no_room)
-        with pytest.raises(StoreFull, match=r"copy\.db: no room"):
+        monkeypatch.setattr(os, "link", link)
+        with pytest.raises(ConfigError, match=words):
             await queue.backup(tmp_path / "copy.db")
     assert [file.name for file in tmp_path.iterdir() if "copy" in file.name] == []
+
+
+async def test_a_server_is_copied_and_put_back_by_its_own_tools(postgres_url, path, tmp_path):
+    async with Queue.open(postgres_url) as queue:
+        with pytest.raises(ConfigError, match="the server's own tools"):
+            await queue.backup(tmp_path / "copy.db")
+    with pytest.raises(ConfigError, match="the server's own tools"):
+        await put_back(postgres_url, str(path), patience_ms=1_000)
 
 
 def nothing(path):

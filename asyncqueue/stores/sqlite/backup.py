@@ -108,20 +108,17 @@ async def _check_open(copy: aiosqlite.Connection, source: Path) -> None:
 @asynccontextmanager
 async def _opened(path: Path, shown: Path, mode: str, patience_ms: int) -> AsyncIterator[aiosqlite.Connection]:
     """Open a database as it is; errors tell of `shown`."""
-    connection = None
+    name = f"{path.as_uri()}?mode={mode}"
     try:
-        connection = await aiosqlite.connect(
-            f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=patience_ms / 1000
-        )
-        if path != shown:  # a file of our own: one that is cut off is of no use, so its journal is none either
-            await connection.execute_fetchall(statements.BACKUP_JOURNAL)
-            await connection.execute_fetchall(statements.BACKUP_SYNC)
-        yield connection
+        async with aiosqlite.connect(
+            name, uri=True, isolation_level=None, timeout=patience_ms / 1000
+        ) as connection:
+            if path != shown:  # a file of our own: one that is cut off is of no use, so its journal is none either
+                await connection.execute_fetchall(statements.BACKUP_JOURNAL)
+                await connection.execute_fetchall(statements.BACKUP_SYNC)
+            yield connection
     except sqlite3.Error as error:
         raise translated(error, shown) from error
-    finally:
-        if connection is not None:
-            await connection.close()
 
 
 def _check_name(target: Path) -> None:
