@@ -99,6 +99,7 @@ INBOX_VERBS = {
     ),
     "get": lambda inbox: inbox.get("one"),
     "totals": lambda inbox: inbox.totals(),
+    "check_ready": lambda inbox: inbox.check_ready(),
     "close": lambda inbox: inbox.close(),
 }
 
