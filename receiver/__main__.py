@@ -108,10 +108,10 @@ def cli(**options: Any) -> None:
 
     Example: python -m receiver inbox.db --port 8080
     """
+    from asyncqueue.stores.url import is_server  # noqa: PLC0415 - `--help` stays quick
+
     given = click.get_current_context().get_parameter_source("journal")
-    if options["url"].startswith(("postgresql:", "postgres:")) and (
-        options["force_wal"] or given is not ParameterSource.DEFAULT
-    ):
+    if is_server(options["url"]) and (options["force_wal"] or given is not ParameterSource.DEFAULT):
         raise ConfigError(
             "--journal and --force-wal are for a SQLite file: leave them out for a PostgreSQL server"
         )

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from asyncqueue.cli.opening import existing, readable
 from asyncqueue.cli.options import as_json, database, examples
 from asyncqueue.cli.render import console, print_json
-from asyncqueue.stores import put_back, shown
+from asyncqueue.stores import put_back
+from asyncqueue.stores.url import shown
 
 __all__ = ["backup", "restore"]
 

@@ -6,8 +6,8 @@ import click
 from asyncqueue.cli.options import as_json, check_journal, database, examples, journal
 from asyncqueue.cli.render import print_json
 from asyncqueue.queue import Queue
-from asyncqueue.stores import shown
 from asyncqueue.stores.sqlite.connection import Journal
+from asyncqueue.stores.url import shown
 
 __all__ = ["init"]
 

@@ -12,8 +12,9 @@ from asyncqueue.cli.failure import say
 from asyncqueue.cli.options import as_json, examples
 from asyncqueue.cli.render import console, print_json
 from asyncqueue.errors import StoreError
-from asyncqueue.stores import open_side, shown
+from asyncqueue.stores import open_side
 from asyncqueue.stores.move import Moved, Side, Told, abandon, move
+from asyncqueue.stores.url import shown
 
 __all__ = ["migrate_store"]
 

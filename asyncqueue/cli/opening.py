@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 
 from asyncqueue.cli.failure import Failed
 from asyncqueue.queue import Queue
-from asyncqueue.stores import shown
+from asyncqueue.stores.url import shown
 
 __all__ = ["existing", "no_such_job", "no_such_queue", "readable"]
 

@@ -9,8 +9,8 @@ import click
 from asyncqueue.errors import ConfigError
 from asyncqueue.job import brief
 from asyncqueue.lifecycle import Reason, Status
-from asyncqueue.stores import is_server
 from asyncqueue.stores.sqlite.connection import Journal, Profile
+from asyncqueue.stores.url import is_server
 
 __all__ = [
     "INTEGER",

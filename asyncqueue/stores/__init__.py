@@ -13,18 +13,13 @@ from asyncqueue.stores.sqlite.backup import Told
 from asyncqueue.stores.sqlite.connection import Profile
 from asyncqueue.stores.sqlite.moving import SqliteSide
 from asyncqueue.stores.sqlite.store import SqliteStore
+from asyncqueue.stores.url import is_server, shown
 
-__all__ = ["is_server", "open_side", "open_store", "outbox_for", "put_back", "shown"]
+__all__ = ["open_side", "open_store", "outbox_for", "put_back"]
 
-_POSTGRES = ("postgresql:", "postgres:")
 _DRIVER_MISSING = "PostgreSQL needs the driver asyncpg: pip install 'asyncqueue[postgres]'"
 _SQLITE = "sqlite:///"
 _LENT = "asyncqueue.stores.postgres.effects"  # what an effect gets there
-
-
-def is_server(url: str) -> bool:
-    """Tell whether a URL names a queue on a PostgreSQL server, not a file."""
-    return url.startswith(_POSTGRES)
 
 
 async def open_store(  # noqa: PLR0913 - settings, all by name
@@ -87,12 +82,6 @@ def _path_of(url: str) -> str:
     if "://" in path or not path or path.startswith(":memory:") or "\0" in path:
         raise ConfigError(f"not a queue: {shown(path)!r}: give the path of a file, or postgresql://…")
     return path
-
-
-def shown(url: str) -> str:
-    """Return how messages call a queue: a path, or a URL without user, password and options."""
-    scheme, mark, rest = url.partition("://")
-    return scheme + mark + rest.rpartition("@")[2].partition("?")[0] if mark else url
 
 
 async def _open_postgres(  # noqa: PLR0913 - settings, all by name

@@ -5,28 +5,27 @@ which all tokens go on is the time in milliseconds, which no counter reaches: a 
 millisecond, all its life.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
 
-from asyncqueue.errors import NotAQueue, StoreError
+from asyncqueue.errors import StoreError
 from asyncqueue.job import TOKEN_MAX
+from asyncqueue.stores.extra import has_table
 
-__all__ = ["has_floor", "next_floor"]
+__all__ = ["Ask", "next_floor", "read_floor"]
+
+Ask = Callable[..., Awaitable[Iterable[Any]]]
+"""Runs one statement, with its arguments as the store's driver takes them, and returns its rows."""
 
 _COLUMNS: Final = ("one", "token")
 
 
-def has_floor(columns: Sequence[str], shown: str) -> bool:
-    """Tell whether a store has a table for its floor, by the columns of whatever is named `token_floor` there.
-
-    Raises `NotAQueue` for somebody else's table: a queue may live in a database of a service.
-    """
-    if columns and tuple(columns) != _COLUMNS:
-        raise NotAQueue(
-            f"{shown}: has a table `token_floor` of somebody else's, a name that restore needs; rename that "
-            "table; nothing was changed"
-        )
-    return bool(columns)
+async def read_floor(ask: Ask, columns: str, look: str, shown: str) -> int:
+    """Return the floor by a store's statements, 0 for a database that was never put back; see `has_table`."""
+    if not has_table("token_floor", [row[0] for row in await ask(columns)], _COLUMNS, "restore", shown):
+        return 0
+    ((floor,),) = await ask(look)
+    return int(floor)
 
 
 def next_floor(now_ms: int, before: int, most: int, shown: str) -> int:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from asyncqueue.clock import time_text
-from asyncqueue.errors import ConfigError, NotAQueue, StoreBusy, StoreError
+from asyncqueue.errors import ConfigError, StoreBusy, StoreError
+from asyncqueue.stores.extra import has_table
 
 __all__ = [
     "FIRST",
@@ -167,17 +168,16 @@ async def abandon(source: Side, target: Side | None) -> bool:
     if mark is None or mark.role != "source" or mark.stage == "done":
         raise ConfigError(f"{source.shown}: no move of it is under way; nothing was changed")
     there = None if target is None else await target.mark()
-    is_target = there is not None and there.move == mark.move and there.role == "target"
-    if target is not None and not is_target and target.shown != mark.peer:
+    if there is not None and (there.move, there.role) != (mark.move, "target"):
+        there = None  # that of another move
+    if target is not None and there is None and target.shown != mark.peer:
         raise ConfigError(
             f"{source.shown}: is being moved to {mark.peer}, not to {target.shown}; nothing was changed"
         )
-    if (
-        there is not None and is_target and there.stage == "done"
-    ):  # so this is a copy of a source, of an earlier time
+    if there is not None and there.stage == "done":  # so this is a copy of the source, of an earlier time
         raise ConfigError(f"{source.shown}: has been moved; the queue is in {mark.peer}; nothing was changed")
     await source.unseal(mark.move)
-    if target is None or not is_target:
+    if target is None or there is None:
         return False
     for table in TABLES:
         while await target.empty(mark.move, table, _ROWS_MAX):
@@ -293,16 +293,8 @@ def _add(digest: Any, rows: Sequence[Row]) -> None:
 
 
 def has_marks(columns: Sequence[str], shown: str) -> bool:
-    """Tell whether a store has a table for marks, by the columns of whatever is named `moving` there.
-
-    Raises `NotAQueue` for somebody else's table: a queue may live in a database of a service.
-    """
-    if columns and tuple(columns) != _MARK_COLUMNS:
-        raise NotAQueue(
-            f"{shown}: has a table `moving` of somebody else's, a name that a move needs; rename that table; "
-            "nothing was changed"
-        )
-    return bool(columns)
+    """Tell whether a store has a table for marks; see `has_table`."""
+    return has_table("moving", columns, _MARK_COLUMNS, "a move", shown)
 
 
 def check_mark(found: Sequence[Any] | None, mark: Mark, shown: str) -> None:

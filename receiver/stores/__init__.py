@@ -4,12 +4,12 @@ import os
 from typing import Final
 
 from asyncqueue.errors import ConfigError
+from asyncqueue.stores.url import is_server, shown
 from receiver.stores.base import Effect, InboxStore
 from receiver.stores.sqlite.store import Journal, Profile, SqliteInbox
 
 __all__ = ["open_inbox"]
 
-_POSTGRES: Final = ("postgresql:", "postgres:")
 _SQLITE: Final = "sqlite:///"
 _DRIVER_MISSING: Final = "PostgreSQL needs the driver asyncpg: pip install 'asyncqueue[postgres]'"
 
@@ -23,11 +23,11 @@ async def open_inbox(
     the store raises.
     """
     where = os.fspath(url)
-    if where.startswith(_POSTGRES):
+    if is_server(where):
         return await _open_postgres(where, effect, patience_ms)
     where = where.removeprefix(_SQLITE)
     if "://" in where or not where or where.startswith(":memory:") or "\0" in where:
-        raise ConfigError(f"not an inbox: {_shown(where)!r}: give the path of a file, or postgresql://…")
+        raise ConfigError(f"not an inbox: {shown(where)!r}: give the path of a file, or postgresql://…")
     profile = Profile(journal, patience_ms=patience_ms, force_wal=force_wal)
     return await SqliteInbox.open(where, profile, effect)
 
@@ -40,9 +40,3 @@ async def _open_postgres(url: str, effect: Effect | None, patience_ms: int) -> I
             raise
         raise ConfigError(_DRIVER_MISSING) from None
     return await store.PostgresInbox.open(url, store.Profile(patience_ms=patience_ms), effect)
-
-
-def _shown(url: str) -> str:
-    """Return a URL without what stands before its host, which may be a password."""
-    scheme, mark, rest = url.partition("://")
-    return scheme + mark + rest.rpartition("@")[2] if mark else url

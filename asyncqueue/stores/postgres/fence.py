@@ -1,15 +1,9 @@
 """The floor of a schema's tokens; see `stores.fence`. The time is the server's."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
-from asyncqueue.stores.fence import has_floor, next_floor
+from asyncqueue.stores.fence import Ask, next_floor, read_floor
 from asyncqueue.stores.postgres import statements
 
 __all__ = ["floor_of", "keep_floor", "raise_tokens"]
-
-Ask = Callable[..., Awaitable[list[Any]]]
-"""Runs one statement with its arguments in order, and returns its rows."""
 
 
 async def raise_tokens(ask: Ask, now_ms: int | None, shown: str) -> int:
@@ -29,10 +23,7 @@ async def raise_tokens(ask: Ask, now_ms: int | None, shown: str) -> int:
 
 async def floor_of(ask: Ask, shown: str) -> int:
     """Return the floor, 0 for a database that was never put back."""
-    if not has_floor([row[0] for row in await ask(statements.FENCE_COLUMNS)], shown):
-        return 0
-    ((floor,),) = await ask(statements.FENCE_LOOK)
-    return int(floor)
+    return await read_floor(ask, statements.FENCE_COLUMNS, statements.FENCE_LOOK, shown)
 
 
 async def keep_floor(ask: Ask, floor: int) -> None:

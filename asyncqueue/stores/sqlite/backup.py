@@ -54,20 +54,31 @@ async def put_back(backup: Path, target: Path, *, patience_ms: int, told: Told |
 
 
 async def _back_up(source: Path, target: Path, patience_ms: int, told: Told) -> None:
-    with _new_file(target) as part:
-        async with _opened(part, target, "rw", patience_ms) as copy:
-            await _copied(source, copy, patience_ms, told)
+    async with _new_copy(source, target, patience_ms, told):
+        pass
 
 
 async def _put_back(backup: Path, target: Path, patience_ms: int, told: Told) -> int:
+    async with _new_copy(backup, target, patience_ms, told) as copy:
+        await schema.inspect(copy, backup, create=False, adopt=False)
+        await copy.execute_fetchall(statements.BEGIN)
+        floor = await fence.raise_tokens(copy.execute_fetchall, time.time_ns() // 1_000_000, str(backup))
+        await copy.execute_fetchall(statements.COMMIT)
+    return floor
+
+
+@asynccontextmanager
+async def _new_copy(
+    source: Path, target: Path, patience_ms: int, told: Told
+) -> AsyncIterator[aiosqlite.Connection]:
+    """Give a copy of `source`, open; it becomes `target` if all went well."""
     with _new_file(target) as part:
         async with _opened(part, target, "rw", patience_ms) as copy:
-            await _copied(backup, copy, patience_ms, told)
-            await schema.inspect(copy, backup, create=False, adopt=False)
-            await copy.execute_fetchall(statements.BEGIN)
-            floor = await fence.raise_tokens(copy.execute_fetchall, time.time_ns() // 1_000_000, str(backup))
-            await copy.execute_fetchall(statements.COMMIT)
-    return floor
+            # a copy that is cut off is of no use, so its journal is none either
+            await copy.execute_fetchall(statements.BACKUP_JOURNAL)
+            await copy.execute_fetchall(statements.BACKUP_SYNC)
+            await _copied(source, copy, patience_ms, told)
+            yield copy
 
 
 async def _copied(source: Path, copy: aiosqlite.Connection, patience_ms: int, told: Told) -> None:
@@ -113,9 +124,6 @@ async def _opened(path: Path, shown: Path, mode: str, patience_ms: int) -> Async
         async with aiosqlite.connect(
             name, uri=True, isolation_level=None, timeout=patience_ms / 1000
         ) as connection:
-            if path != shown:  # a file of our own: one that is cut off is of no use, so its journal is none either
-                await connection.execute_fetchall(statements.BACKUP_JOURNAL)
-                await connection.execute_fetchall(statements.BACKUP_SYNC)
             yield connection
     except sqlite3.Error as error:
         raise translated(error, shown) from error

@@ -1,15 +1,9 @@
 """The floor of a file's tokens; see `stores.fence`."""
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
-
-from asyncqueue.stores.fence import has_floor, next_floor
+from asyncqueue.stores.fence import Ask, next_floor, read_floor
 from asyncqueue.stores.sqlite import statements
 
 __all__ = ["floor_of", "keep_floor", "raise_tokens"]
-
-Ask = Callable[..., Awaitable[Iterable[Any]]]
-"""Runs one statement and returns its rows."""
 
 
 async def raise_tokens(ask: Ask, now_ms: int, shown: str) -> int:
@@ -27,10 +21,7 @@ async def raise_tokens(ask: Ask, now_ms: int, shown: str) -> int:
 
 async def floor_of(ask: Ask, shown: str) -> int:
     """Return the floor, 0 for a database that was never put back."""
-    if not has_floor([row[0] for row in await ask(statements.FENCE_COLUMNS)], shown):
-        return 0
-    ((floor,),) = await ask(statements.FENCE_LOOK)
-    return int(floor)
+    return await read_floor(ask, statements.FENCE_COLUMNS, statements.FENCE_LOOK, shown)
 
 
 async def keep_floor(ask: Ask, floor: int) -> None:
