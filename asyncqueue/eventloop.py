@@ -1,6 +1,6 @@
-"""How the processes of the command line run: on which event loop, and how often Python looks for cyclic garbage.
+"""How the processes of the command line run: on which event loop, and how Python keeps house.
 
-Embedded use is not concerned: a library runs on the loop of its caller, and leaves the collector alone.
+Embedded use is not concerned: a library runs on the loop of its caller, and leaves collector and allocator alone.
 """
 
 import asyncio
@@ -11,19 +11,36 @@ from typing import Final
 
 from asyncqueue.errors import ConfigError
 
-__all__ = ["LOOP", "collect_seldom", "loop_factory"]
+__all__ = ["LOOP", "loop_factory", "prepare_process"]
 
 LOOP: Final = "ASYNCQUEUE_LOOP"  # the environment variable: `asyncio` or `uvloop`
 # Python's own is 700: with dozens of jobs in flight it collects several times a commit and finds nothing, since
 # what a job or a request leaves behind holds no cycle.
 _NEW_OBJECTS: Final = 10_000
+_KEPT_BYTES: Final = 1024 * 1024
 
 
-def collect_seldom() -> None:
+def prepare_process() -> None:
+    """Set up this process for many small requests at once: its garbage collector and its memory."""
+    _collect_seldom()
+    _keep_memory()
+
+
+def _collect_seldom() -> None:
     """Let Python look for cyclic garbage among every 10,000 new objects, and not among what is there by now."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
+
+
+def _keep_memory() -> None:
+    """Let the allocator keep what a read from a socket gives back, for the next one.
+
+    asyncio reads into 256 KiB each time. glibc takes so much from the kernel and gives it back, three system calls
+    and a page fault a request, until a larger block was freed once: its size is the new limit, and twice that is
+    what may lie free (mallopt(3), M_MMAP_THRESHOLD and M_TRIM_THRESHOLD). Other allocators are not concerned.
+    """
+    bytes(_KEPT_BYTES)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from asyncqueue.eventloop import collect_seldom
+from asyncqueue.eventloop import prepare_process
 
 __all__ = [
     "ROOT",
@@ -158,7 +158,7 @@ def say(text: str) -> None:
 
 def run_async(work: Coroutine[Any, Any, T], loop: str = "asyncio") -> T:
     """Run `work` on a fresh event loop of the kind named, `asyncio` or `uvloop`, as a process of our own would."""
-    collect_seldom()
+    prepare_process()
     if loop == "asyncio":
         return asyncio.run(work)
     try:

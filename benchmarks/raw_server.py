@@ -5,7 +5,7 @@ import json
 
 from aiohttp import web
 
-from asyncqueue.eventloop import collect_seldom, loop_factory
+from asyncqueue.eventloop import loop_factory, prepare_process
 
 
 async def inbox(request: web.Request) -> web.Response:
@@ -26,6 +26,6 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    collect_seldom()  # as the receiver does
+    prepare_process()  # as the receiver does
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve())

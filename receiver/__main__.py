@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from asyncqueue.errors import AsyncQueueError, ConfigError, NotAQueue, StoreDenied
-from asyncqueue.eventloop import collect_seldom, loop_factory
+from asyncqueue.eventloop import loop_factory, prepare_process
 
 __all__ = ["main"]
 
@@ -115,7 +115,7 @@ def cli(**options: Any) -> None:
         raise ConfigError(
             "--journal and --force-wal are for a SQLite file: leave them out for a PostgreSQL server"
         )
-    collect_seldom()
+    prepare_process()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(**options))
 

@@ -23,7 +23,7 @@ from asyncqueue.clock import SystemClock
 from asyncqueue.dispatcher import Dispatcher
 from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.errors import AsyncQueueError
-from asyncqueue.eventloop import collect_seldom, loop_factory
+from asyncqueue.eventloop import loop_factory, prepare_process
 from asyncqueue.events import Event, Events, Subscriber, record
 from asyncqueue.queue import Queue
 from asyncqueue.retry import RetryPolicy
@@ -34,7 +34,7 @@ __all__ = ["run"]
 def run(settings: DispatchSettings) -> None:
     """Dispatch until stopped or drained. Raises `Failed` if the end was not clean, else what the parts raise."""
     work = _one if settings.processes == 1 else _many
-    collect_seldom()
+    prepare_process()
     anyio.run(work, settings, backend_options={"loop_factory": loop_factory()})
 
 

@@ -9,12 +9,13 @@ from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
 import aiohttp
-from multidict import CIMultiDict, istr
+from multidict import CIMultiDict
 from yarl import URL
 
 from asyncqueue import wire, wire_batch
 from asyncqueue.clock import Clock, SystemClock
 from asyncqueue.dispatcher.batch import Offer, outcomes_of, refuses_batches
+from asyncqueue.dispatcher.exchange import Answer, Header, open_exchange
 from asyncqueue.dispatcher.gather import Answered, Gatherer, Seat
 from asyncqueue.dispatcher.meaning import meaning_of, meaning_of_failure, quoted_body, reason
 from asyncqueue.errors import ConfigError
@@ -34,10 +35,6 @@ _PATIENCE_PART: Final = 0.1  # of the timeout: the longest that a job waits for 
 # connection that is just being closed (FAULTS 41).
 KEEPALIVE_S: Final = 10.0
 _SUCCESS: Final = range(200, 300)
-# Their lower case, by which they are looked up, is worked out once.
-_KEY: Final = istr(wire.IDEMPOTENCY_HEADER)
-_TOKEN: Final = istr(wire.TOKEN_HEADER)
-_ATTEMPT: Final = istr(wire.ATTEMPT_HEADER)
 
 _DEADLINE_PASSED: Final = Outcome(Verdict.RETRY, Certainty.NOT_SENT, "deadline passed")
 _NO_TIME_LEFT: Final = Outcome(Verdict.RETRY, Certainty.NOT_SENT, "no time left after the batch was refused")
@@ -130,6 +127,8 @@ class HttpSender:
             auto_decompress=False,
             trust_env=False,
         )
+        self._alone = open_exchange(self._session, self._url)
+        self._together = open_exchange(self._session, self._batch_url)
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
@@ -189,18 +188,15 @@ class HttpSender:
             left_ms = min(self._left_ms(job), self._timeout_ms) - round(gone_s * 1000)
             if left_ms <= 0:
                 return _NO_TIME_LEFT if gone_s else _DEADLINE_PASSED
-            response = await self._session.post(
-                self._url,
-                data=wire.encode_body(job.id, job.qty, job.payload),
-                headers=_job_headers(job),
-                allow_redirects=False,
-                timeout=self._timeout if left_ms >= self._timeout_ms else self._timeout_of(left_ms),
-            )
-            status = response.status
-            body = await _read_capped(response, wire.REPLY_BYTES_MAX)
-            if status in _SUCCESS and (not self._echo or _echoes(body, job)):
+            timeout = self._timeout if left_ms >= self._timeout_ms else self._timeout_of(left_ms)
+            async with asyncio.timeout(timeout.total):
+                body = wire.encode_body(job.id, job.qty, job.payload)
+                answer = await self._alone.post(body, _job_headers(job), timeout)
+                status = answer.status
+                reply = await answer.read(wire.REPLY_BYTES_MAX)
+            if status in _SUCCESS and (not self._echo or _echoes(reply, job)):
                 return ACCEPTED
-            return self._not_acknowledged(response, body)
+            return self._not_acknowledged(answer, reply)
         except Exception as error:  # noqa: BLE001 - an unknown error is recorded and tried again, never silent
             return self._failed(error, status)
 
@@ -210,21 +206,18 @@ class HttpSender:
             return [_NOT_OPEN] * len(seats)
         status = None
         try:
-            response = await self._session.post(
-                self._batch_url,
-                data=b"[%b]" % b",".join([seat.item for seat in seats]),
-                allow_redirects=False,
-                timeout=self._timeout_of(timeout_s * 1000),
-            )
-            status = response.status
+            timeout = self._timeout_of(timeout_s * 1000)
             reply_bytes_max = wire_batch.reply_bytes_max(len(seats))
-            body = await _read_capped(response, reply_bytes_max)
-            if status in _SUCCESS and len(body) <= reply_bytes_max:
-                outcomes = outcomes_of([seat.job for seat in seats], status, body)
+            async with asyncio.timeout(timeout.total):
+                answer = await self._together.post(b"[%b]" % b",".join([seat.item for seat in seats]), (), timeout)
+                status = answer.status
+                reply = await answer.read(reply_bytes_max)
+            if status in _SUCCESS and len(reply) <= reply_bytes_max:
+                outcomes = outcomes_of([seat.job for seat in seats], status, reply)
                 if outcomes is not None:
                     self._offer.kept()
                     return outcomes
-            whole = self._not_acknowledged(response, body)
+            whole = self._not_acknowledged(answer, reply)
         except Exception as error:  # noqa: BLE001 - as for a single send: every job of it has this outcome
             return [self._failed(error, status)] * len(seats)
         if refuses_batches(status, whole.verdict):
@@ -241,15 +234,15 @@ class HttpSender:
             return job.deadline - self._clock.now_ms()
         return job.deadline - job.lease_until + job.lease_ms
 
-    def _not_acknowledged(self, response: aiohttp.ClientResponse, body: bytes) -> Outcome:
-        meaning = meaning_of(response.status, body)
-        text = f"{response.status} {meaning.text}: {quoted_body(body)}"
-        wishes = response.headers.getall("Retry-After", ())
+    def _not_acknowledged(self, answer: Answer, body: bytes) -> Outcome:
+        meaning = meaning_of(answer.status, body)
+        text = f"{answer.status} {meaning.text}: {quoted_body(body)}"
+        wishes = answer.headers.getall("Retry-After", ())
         return Outcome(
             meaning.verdict,
             meaning.certainty,
             printable(text),
-            response.status,
+            answer.status,
             self._longest_wish(wishes),
         )
 
@@ -330,42 +323,14 @@ def _item(job: LeasedJob) -> bytes:
     return wire_batch.encode_item(job.id, job.qty, job.payload, job.token, job.attempt)
 
 
-def _job_headers(job: LeasedJob) -> CIMultiDict[str]:
-    return CIMultiDict(
-        (
-            (_KEY, job.id),
-            (_TOKEN, str(job.token)),
-            (_ATTEMPT, str(job.attempt)),
-        )
+def _job_headers(job: LeasedJob) -> tuple[Header, ...]:
+    return (
+        (wire.IDEMPOTENCY_HEADER, job.id),
+        (wire.TOKEN_HEADER, str(job.token)),
+        (wire.ATTEMPT_HEADER, str(job.attempt)),
     )
 
 
 def _echoes(body: bytes, job: LeasedJob) -> bool:
     """Tell whether a whole reply is the acknowledgement of `job`; one that had to be cut off never is."""
     return len(body) <= wire.REPLY_BYTES_MAX and wire.is_ack(body, job.id, job.qty)
-
-
-async def _read_capped(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    """Return the body, or of a longer one its first `bytes_max` + 1 bytes and no more.
-
-    Read to its end, the connection has gone back to the pool by itself. Otherwise (a longer body, an error, a
-    cancellation, a 101) it is closed: no connection is ever left half-read.
-    """
-    content = response.content
-    try:
-        body = await content.readany()
-        if not content.at_eof():
-            body = await _read_on(content, body, bytes_max)
-    except BaseException:
-        response.close()
-        raise
-    if not response.closed:
-        response.close()
-    return body[: bytes_max + 1]
-
-
-async def _read_on(content: aiohttp.StreamReader, first: bytes, bytes_max: int) -> bytes:
-    body = bytearray(first)
-    while not content.at_eof() and len(body) <= bytes_max:
-        body += await content.readany()
-    return bytes(body)

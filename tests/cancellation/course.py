@@ -57,8 +57,9 @@ async def at_rest(before):
     await until(lambda: all(now <= then for now, then in zip(resources(), before, strict=True)))
 
 
-def writes_at_once(path):
-    with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+def writes_at_once(path, patience_s=0.0):
+    """A read that was cancelled may go on for a moment in the driver's thread; it needs patience, a write none."""
+    with contextlib.closing(sqlite3.connect(path, timeout=patience_s, isolation_level=None)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         connection.execute("ROLLBACK")
 

@@ -110,7 +110,7 @@ async def test_handler(route, twice, tmp_path):
             async with asyncio.timeout(10):
                 while any(task.get_name() == "asyncqueue-batches" for task in asyncio.all_tasks() - tasks):
                     await asyncio.sleep(0)
-            writes_at_once(file)
+            writes_at_once(file, patience_s=10.0 if route[0] == "GET" else 0.0)
             status, said = await inbox.ask(route[0], path, body)
             assert status == 200
             once = {"POST /inbox": (2, 4), "POST /inbox/batch": (3, 3)}.get(" ".join(route), (1, 1))

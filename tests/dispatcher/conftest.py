@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from asyncqueue.dispatcher import exchange
 from asyncqueue.queue import Queue
 from asyncqueue.stores.sqlite import statements
 from tests.store.raw import raw_of
@@ -34,3 +35,10 @@ async def file_queue(tmp_path, monkeypatch) -> AsyncIterator[Queue]:
 async def queue(path) -> AsyncIterator[Queue]:
     async with Queue.open(path) as queue:
         yield queue
+
+
+@pytest.fixture(params=["direct", "posted"])
+def way(request, monkeypatch):
+    """How a sender posts: as with the tested releases of aiohttp, and as with any other."""
+    monkeypatch.setattr(exchange, "fits", lambda _release: request.param == "direct")
+    return request.param

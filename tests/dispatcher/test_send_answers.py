@@ -12,6 +12,8 @@ from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.retry import ACCEPTED, Certainty, Verdict
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("way")
+
 OURS = wire.encode_problem(wire.CONFLICT, "qty is 5")
 RETRY_REFUSED = (Verdict.RETRY, Certainty.REFUSED)
 RETRY_UNKNOWN = (Verdict.RETRY, Certainty.UNKNOWN)
@@ -116,7 +118,7 @@ async def test_an_upgrade_nobody_asked_for_closes_the_connection():
     async with raw_server(reply) as server, HttpSender(server.url()) as sender:
         outcome = await sender.send(JOB)
         await until(server.gone.is_set)
-    assert (outcome.verdict, outcome.certainty) == RETRY_UNKNOWN
+    assert (outcome.verdict, outcome.certainty, outcome.http_status) == (*RETRY_UNKNOWN, 101)
 
 
 async def test_a_gzip_bomb_is_not_decompressed():

@@ -20,6 +20,7 @@ RETRY_UNKNOWN = (Verdict.RETRY, Certainty.UNKNOWN)
 RETRY_NOT_SENT = (Verdict.RETRY, Certainty.NOT_SENT)
 HOLD_NOT_SENT = (Verdict.HOLD, Certainty.NOT_SENT)
 SECRET = "hunter2"
+pytestmark = pytest.mark.usefixtures("way")
 
 
 async def send_to(url, job=JOB, **settings):
@@ -207,7 +208,7 @@ async def test_an_unknown_error_is_a_retry_and_never_silent__kind_18(monkeypatch
         def broken(*_args, **_kwargs):
             raise error(f"no way to {url}\n")
 
-        monkeypatch.setattr(type(sender._session), "post", broken)
+        monkeypatch.setattr(type(sender._alone), "post", broken)
         outcome = await sender.send(JOB)
     assert verdict(outcome) == RETRY_UNKNOWN
     assert error.__name__ in outcome.error
@@ -248,8 +249,9 @@ async def test_a_cancellation_passes_at_once_and_leaves_nothing_half_read(behave
         for _ in range(20):  # let what the server said arrive
             await asyncio.sleep(0)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(asyncio.CancelledError) as cancelled:
             await task
+        assert not sender._session.connector._acquired, f"{cancelled} left its connection to the garbage collector"
         assert await sender.send(JOB) == ACCEPTED
     assert server.connections == 2
 

@@ -1,5 +1,6 @@
 """The event loop of the command line: uvloop where it is installed, asyncio's own elsewhere, and as asked for."""
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -61,11 +62,26 @@ def output_of(code):
 
 def test_the_collector_looks_seldom_and_leaves_what_is_there_alone():
     printed, _errors = output_of(
-        "import gc; from asyncqueue.eventloop import collect_seldom; rest = gc.get_threshold()[1:];"
-        "collect_seldom(); young, *others = gc.get_threshold();"
+        "import gc; from asyncqueue.eventloop import prepare_process; rest = gc.get_threshold()[1:];"
+        "prepare_process(); young, *others = gc.get_threshold();"
         "print(young, (*others,) == rest, gc.get_freeze_count() > 1_000, gc.isenabled())"
     )
     assert printed == ["10000", "True", "True", "True"]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="how glibc keeps memory")
+def test_memory_for_a_read_is_not_asked_of_the_kernel_each_time():
+    printed, _errors = output_of(
+        "import resource, socket; from asyncqueue.eventloop import prepare_process\n"
+        "def faults():\n"
+        "    left, right = socket.socketpair(); before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    for _ in range(1_000): left.send(b'request'); right.recv(256 * 1024)\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
+        "print(faults()); prepare_process(); faults(); print(faults())"
+    )
+    before, after = map(int, printed)
+    assert before >= 1_000
+    assert after < 100
 
 
 @pytest.mark.parametrize(
@@ -78,7 +94,7 @@ def test_the_collector_looks_seldom_and_leaves_what_is_there_alone():
 )
 def test_the_processes_of_the_command_line_do_so_before_they_begin(module, call):
     printed, errors = output_of(
-        f"import {module} as it; it.collect_seldom = lambda: print('seldom'); it.loop_factory = lambda: 1 / 0;"
+        f"import {module} as it; it.prepare_process = lambda: print('seldom'); it.loop_factory = lambda: 1 / 0;"
         f"it.{call}"
     )
     assert "ZeroDivisionError" in errors
