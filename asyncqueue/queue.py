@@ -212,7 +212,7 @@ class Queue:
             Claim(owner, limit, lease_ms, _names("queue", queues), _names("kind", kinds))
         )
 
-    async def claim_late(
+    async def claim_late(  # noqa: PLR0913 - settings, all but two by name
         self,
         owner: str,
         room: Callable[[], int],
@@ -220,11 +220,13 @@ class Queue:
         lease_ms: int = DEFAULT_LEASE_MS,
         queues: Sequence[str] | None = None,
         kinds: Sequence[str] | None = None,
+        likely: int = 0,
     ) -> list[LeasedJob]:
         """Do as `claim` does, with as many jobs as `room` says (0-1024) when the transaction has begun.
 
         So whatever fell free while it waited for its turn is filled, too. `room` is called once, in the store's
-        thread, and may not wait.
+        thread, and may not wait. `likely` is about what it will say: many jobs need not wait for the reports that
+        are under way, where the store can do both at once.
         """
         check_id("owner", owner)
         check_int("lease_ms", lease_ms, PRODUCT.lease_ms)
@@ -234,7 +236,7 @@ class Queue:
             limit = min(room(), CLAIM_MAX)
             return Claim(owner, limit, lease_ms, *wanted) if limit > 0 else None
 
-        return await self._batches.claim_late(claim)
+        return await self._batches.claim_late(claim, likely)
 
     async def finish(
         self,

@@ -172,7 +172,8 @@ class ClaimChore:
                 asked_at = now()
             return limit
 
-        if not self._room(lanes, most):
+        likely = self._room(lanes, most)
+        if not likely:
             return 0, 0
         self.under_way = True
         try:
@@ -182,6 +183,7 @@ class ClaimChore:
                 lease_ms=self._lease_ms,
                 queues=self._queues,
                 kinds=kinds_of(lanes),
+                likely=likely,
             )
             deliveries = flight.take(jobs, asked_at)
         finally:

@@ -264,6 +264,11 @@ class Store(Protocol):
         """The terms for an outbox beside this store: its clock and its bound."""
         ...
 
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several transactions may run at once, so that one need not wait for another."""
+        ...
+
     async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
         """Run `work` in one short write transaction and return its result; shielded against cancellation.
 

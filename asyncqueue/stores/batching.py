@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from asyncqueue.errors import BadEffect, Conflict, ForkedProcess, NotDead, QueueFull, StoreClosed, StoreError
 from asyncqueue.job import EffectWork, LeasedJob, NewJob, Note, Redrive, Release, Renew, Report
@@ -28,6 +28,9 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 _LANES = 2  # one batch runs, one lines up
+# A claim that may be of so many jobs goes in a transaction of its own where transactions run side by side: it need
+# not wait for the reports before it. Smaller ones cost more by one commit more than they win.
+_CLAIM_APART: Final = 256
 # Turns of the event loop that a batch lets pass before it asks for a transaction. What has arrived already is
 # handled in them and comes along; an idle loop makes them in microseconds.
 _TURNS = 3
@@ -220,10 +223,14 @@ def _seen(answer: "asyncio.Future[Any]") -> None:
 
 @dataclass(slots=True)
 class _Call:
-    """One caller's request: a verb and its items, or what names them once the transaction has begun."""
+    """One caller's request: a verb and its items, or what names them once the transaction has begun.
+
+    `claims` is how many jobs a claim may be of, as far as it is known.
+    """
 
     verb: str
     offered: Sequence[Any] | Callable[[], Sequence[Any]]
+    claims: int = 0
     items: Sequence[Any] = ()
 
     def close(self) -> None:
@@ -245,7 +252,8 @@ class _Call:
 class BatchedStore:
     """The verbs of a store, where whoever waits at the same moment shares one transaction, whatever the verb.
 
-    Reports go before claims, so a finish and the claim that refills its slot cost one commit together.
+    Reports go before claims, so a finish and the claim that refills its slot cost one commit together. But a store
+    that runs transactions side by side has a large claim beside the reports, not behind them.
 
     A call from inside an effect would wait for the transaction that the effect runs in: it is `BadEffect`.
     """
@@ -256,6 +264,7 @@ class BatchedStore:
         self.store = store
         self._batcher: Batcher[_Call, list[Any]] = Batcher(partial(self._run, inline=True))
         self._effects: Batcher[_Call, list[Any]] = Batcher(partial(self._run, inline=False))
+        self._claims = Batcher(partial(self._run, inline=True)) if store.is_concurrent else self._batcher
         self._is_closed = False
         self._pid = os.getpid()
 
@@ -265,19 +274,20 @@ class BatchedStore:
 
     async def claim(self, claim: Claim) -> list[LeasedJob]:
         """See `stores.base.Transaction`. A caller cancelled too late to be withdrawn has its leases released."""
-        return await self._submit(_Call("claim", (claim,)), claim.limit, self._give_back)
+        return await self._submit(_Call("claim", (claim,), claim.limit), claim.limit, self._give_back)
 
-    async def claim_late(self, claim: Callable[[], Claim | None]) -> list[LeasedJob]:
+    async def claim_late(self, claim: Callable[[], Claim | None], likely: int = 0) -> list[LeasedJob]:
         """Do as `claim` does, with what `claim` returns once the transaction has begun; None asks for nothing.
 
         It is called in the transaction's own thread and may not wait; once only, also if that is repeated.
+        `likely` is the limit that is expected.
         """
 
         def items() -> Sequence[Claim]:
             wanted = claim()
             return () if wanted is None else (wanted,)
 
-        return await self._submit(_Call("claim", items), 1, self._give_back)
+        return await self._submit(_Call("claim", items, likely), 1, self._give_back)
 
     async def finish(self, reports: Sequence[Report]) -> list[Status | Exception | None]:
         """See `stores.base.Transaction`."""
@@ -327,6 +337,7 @@ class BatchedStore:
         self._is_closed = True
         try:
             await self._effects.settle()
+            await self._claims.settle()  # before the last: what nobody waits for any more is given back there
             await self._batcher.settle()
         finally:
             await self.store.close()
@@ -338,8 +349,12 @@ class BatchedStore:
         if self._is_closed:
             raise StoreClosed("the queue is closed")
         self.check_outside()
-        batcher = self._effects if call.has_effect else self._batcher
-        return await batcher.submit(call, weight, undelivered)
+        return await self._batcher_of(call).submit(call, weight, undelivered)
+
+    def _batcher_of(self, call: _Call) -> Batcher[_Call, list[Any]]:
+        if call.has_effect:
+            return self._effects
+        return self._claims if call.claims >= _CLAIM_APART else self._batcher
 
     def check_outside(self) -> None:
         """Raise `BadEffect` if an effect of this queue, or of another object on its database, is what calls."""

@@ -428,6 +428,11 @@ class PostgresStore:
         return Terms(self._clock, self._rules.max_pending, place=self._place, schema=self._database.address.schema)
 
     @property
+    def is_concurrent(self) -> bool:
+        """See `stores.base.Store`."""
+        return True
+
+    @property
     def busy_retries(self) -> int:
         """How often a call was tried again, for a reason that passes by itself."""
         return self._database.retries

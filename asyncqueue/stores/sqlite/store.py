@@ -475,6 +475,11 @@ class SqliteStore:
         return Terms(self._clock, self._rules.max_pending, place=str(self._database.path))
 
     @property
+    def is_concurrent(self) -> bool:
+        """See `stores.base.Store`: a file has one writer at a time."""
+        return False
+
+    @property
     def busy_retries(self) -> int:
         """How often a statement met a busy database and was tried again."""
         return self._database.busy_retries

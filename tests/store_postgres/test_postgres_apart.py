@@ -1,0 +1,111 @@
+"""A large claim has a transaction of its own, beside the reports that are under way; a small one shares theirs."""
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from asyncqueue.job import NewJob, Report
+from asyncqueue.lifecycle import Status
+from asyncqueue.queue import Queue
+from tests.waiting import until
+
+LARGE, SMALL = 256, 255
+CLAIMS = {
+    "claim": lambda queue, limit: queue.claim("w", limit=limit),
+    "claim_late": lambda queue, limit: queue.claim_late("w", lambda: limit, likely=limit),
+}
+
+
+@pytest.fixture
+async def queue(own_url):
+    async with Queue.open(own_url) as queue:
+        yield queue
+
+
+@pytest.fixture
+async def locked(queue, own_url):
+    """A leased job whose report waits, until `rollback` is called: somebody holds its row."""
+    await queue.enqueue("locked", 1)
+    (job,) = await queue.claim("w")
+    connection = await asyncpg.connect(own_url.partition("?")[0])
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute(
+        queue._batches.store.database.sql("SELECT FROM asyncqueue.jobs WHERE id = 'locked' FOR UPDATE")
+    )
+    yield job, transaction.rollback
+    await connection.close()
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+async def test_a_large_claim_does_not_wait_for_reports(claim, queue, locked):
+    job, unlock = locked
+    await queue.enqueue("other", 1)
+    reporting = asyncio.ensure_future(queue.finish_many([Report(job, "ok")]))
+    async with asyncio.timeout(4):  # the server ends the wait for a row after five seconds
+        assert [one.id for one in await claim(queue, LARGE)] == ["other"]
+    assert not reporting.done()
+    await unlock()
+    assert await reporting == [Status.DONE]
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+async def test_a_small_claim_shares_the_commit_of_the_reports(claim, queue, locked):
+    job, unlock = locked
+    await queue.enqueue("other", 1)
+    database = queue._batches.store.database
+    before = database.commits
+    reporting = asyncio.ensure_future(queue.finish_many([Report(job, "ok")]))
+    claiming = asyncio.ensure_future(claim(queue, SMALL))
+    await unlock()
+    assert await reporting == [Status.DONE]
+    assert [one.id for one in await claiming] == ["other"]
+    assert database.commits == before + 1
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+async def test_a_close_waits_until_a_large_claim_that_nobody_waits_for_is_given_back(claim, own_url, monkeypatch):
+    async with Queue.open(own_url) as queue:
+        await queue.enqueue("a", 1)
+        begun, go = asyncio.Event(), asyncio.Event()
+        write = queue._batches.store.write
+
+        async def slow(work, **settings):
+            async def late(transaction):
+                answers = await work(transaction)
+                begun.set()
+                await go.wait()
+                return answers
+
+            return await write(late if not begun.is_set() else work, **settings)
+
+        monkeypatch.setattr(queue._batches.store, "write", slow)
+        claiming = asyncio.ensure_future(claim(queue, LARGE))
+        await until(begun.is_set)
+        claiming.cancel()
+        closing = asyncio.ensure_future(queue.close())
+        asyncio.get_running_loop().call_soon(go.set)
+        await asyncio.wait([claiming])
+        await closing
+    async with Queue.open(own_url) as queue:
+        found = await queue.get("a")
+    assert (found.status, found.attempts, found.token) == (Status.PENDING, 0, 1)
+
+
+async def test_claims_side_by_side_with_reports_lose_and_double_nothing(queue):
+    jobs = 2_000
+    await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(jobs)])
+    tokens: list[tuple[str, int]] = []
+
+    async def work(claim):
+        reporting: set[asyncio.Future] = set()
+        while leased := await claim(queue, LARGE):
+            tokens.extend((job.id, job.token) for job in leased)
+            reporting.add(asyncio.ensure_future(queue.finish_many([Report(job, "ok") for job in leased])))
+        for answers in await asyncio.gather(*reporting):
+            assert set(answers) == {Status.DONE}
+
+    await asyncio.gather(*map(work, CLAIMS.values()), *map(work, CLAIMS.values()))
+    assert len(tokens) == len(set(tokens)) == jobs
+    assert (await queue.stats()).done == jobs
