@@ -305,6 +305,20 @@ def test_a_reader_that_leaves_is_not_our_error(db, run, environment):
     assert process.wait(20) == 141
 
 
+def test_ctrl_c_while_the_command_line_is_being_loaded_ends_with_130_and_no_traceback(environment):
+    interrupted = (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from asyncqueue.__main__ import main; sys.argv = ['asyncqueue', 'stats', 'jobs.db']; main()"
+    )
+    command = [sys.executable, "-c", interrupted]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=environment)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+
+
 def test_ctrl_c_while_standard_input_is_silent_ends_with_130(db, environment):
     reading, writing = os.pipe()
     process = subprocess.Popen(
