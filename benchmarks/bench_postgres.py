@@ -2,7 +2,8 @@
 
 `shapes`: the whole statement that claims 1 or 64 jobs, rolled back, in four shapes of the jobs table. `rates`:
 jobs enqueued and drained (claim and finish, no delivery) a second, and a thousand concurrent callers. `queues`: a
-claim of 1 and of 64 jobs over so many queues. `churn`: the claim's p99 while --jobs jobs go through a queue with a
+claim of 1 and of 64 jobs over so many queues. `sets`: what a job costs in a claim, and in a finish, of so many,
+each with a commit of its own. `churn`: the claim's p99 while --jobs jobs go through a queue with a
 standing backlog, first twentieth against the last. `room`: --room-jobs go through with other fill factors and
 vacuum thresholds of the jobs table; a server of our own looks for tables to vacuum every 5 s then. `notify`:
 commits a second of 1 to 8 writers that touch nothing in common, with and without a notification each.
@@ -31,8 +32,9 @@ from benchmarks.harness import table
 from benchmarks.results import machine
 from tests.postgres_server import Server
 
-PARTS = ("shapes", "rates", "queues", "notify", "room", "churn")
+PARTS = ("shapes", "rates", "queues", "sets", "notify", "room", "churn")
 QUEUES = (1, 64, 1_000)
+SETS = (1, 8, 30, 64, 128, 512)
 LATER_MS = 4_000_000_000_000
 BACKLOG = 5_000
 NOTIFY_S = 1.2
@@ -190,6 +192,27 @@ async def run_queues(bench: Bench, repetitions: int) -> None:
     print(table(("queues", "claim 1, median ms", "claim 64, median ms"), lines) + "\n")
 
 
+async def run_sets(bench: Bench, repetitions: int) -> None:
+    """Time claims and finishes of several sizes, one after the other."""
+    lines = []
+    for size in SETS:
+        url = bench.fresh()
+        claims_us, finishes_us = [], []
+        async with Queue.open(url) as queue:
+            await enqueue(queue, 0, (repetitions + 3) * size)
+            for repetition in range(repetitions + 3):
+                started = time.perf_counter()
+                held = await queue.claim("w", limit=size)
+                claimed = time.perf_counter()
+                await queue.finish_many([Report.ok(job) for job in held])
+                if repetition >= 3:  # plans made, pages in
+                    claims_us.append((claimed - started) / size * 1e6)
+                    finishes_us.append((time.perf_counter() - claimed) / size * 1e6)
+        await bench.drop(url)
+        lines.append((size, f"{statistics.median(claims_us):.1f}", f"{statistics.median(finishes_us):.1f}"))
+    print(table(("jobs in a set", "claim, us a job", "finish, us a job"), lines) + "\n")
+
+
 async def commits(url: str, writers: int, text: str) -> float:
     """Let each of so many writers commit `text` on a row of its own for a while; return commits a second."""
     connections = [await asyncpg.connect(url) for _ in range(writers)]
@@ -315,6 +338,8 @@ async def run(options: argparse.Namespace, url: str) -> None:
         await run_rates(bench, options.rate_jobs)
     if "queues" in options.part:
         await run_queues(bench, options.repetitions)
+    if "sets" in options.part:
+        await run_sets(bench, options.repetitions)
     if "notify" in options.part:
         await run_notify(url)
     if "churn" in options.part:
