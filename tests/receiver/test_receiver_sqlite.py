@@ -30,6 +30,22 @@ async def test_the_file_is_private(inbox):
     assert os.stat(inbox.path).st_mode & 0o777 == 0o600  # noqa: PTH116 - stat only: FAULTS, fact 4
 
 
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+async def test_an_inbox_whose_file_was_moved_away_acknowledges_nothing_more(serve, tmp_path, journal, caplog):
+    """Else nobody would ever see what it says it has."""
+    (tmp_path / "away").mkdir()
+    async with serve(journal=journal, force_wal=True) as inbox:
+        assert (await post(inbox.port, "a")).result == "accepted"
+        assert (await get(inbox.port, "/readyz")).status == 200
+        for file in Path(inbox.path).parent.glob(f"{Path(inbox.path).name}*"):
+            file.rename(tmp_path / "away" / file.name)
+        assert (await get(inbox.port, "/readyz")).status == 503
+        assert (await post(inbox.port, "b")).status == 503
+        assert "was removed or replaced" in caplog.text
+    assert not [*tmp_path.glob(Path(inbox.path).name)]
+    assert look(str(tmp_path / "away" / Path(inbox.path).name), "SELECT id FROM inbox") == [("a",)]
+
+
 @pytest.mark.parametrize(
     "end",
     [

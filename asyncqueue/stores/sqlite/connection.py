@@ -38,6 +38,7 @@ from asyncqueue.stores.shield import shielded
 from asyncqueue.stores.sqlite import statements
 from asyncqueue.stores.sqlite.gate import Gate
 from asyncqueue.stores.sqlite.turn import Turn
+from asyncqueue.stores.sqlite.watch import number_of
 
 __all__ = [
     "Database",
@@ -300,6 +301,7 @@ class Database:
         self._turn = Turn()
         self._gate: Gate | None = None  # made once the file is known to be ours: it leaves a side file
         self._is_closed = False
+        self._number = 0  # of the file that was opened
         self._writer: aiosqlite.Connection | None = None  # None while open: lost, the next write connects again
         self._reader: aiosqlite.Connection | None = None
 
@@ -338,6 +340,7 @@ class Database:
 
         try:
             database._writer = await database._connect(look)
+            database._number = number_of(where)
             database._gate = Gate(where) if profile.gate else None
             if must_migrate:
                 await database.write(migrate)
@@ -369,6 +372,7 @@ class Database:
 
         try:
             database._reader = await database._connect(look)
+            database._number = number_of(where)
         except BaseException:
             await database._close()
             raise
@@ -579,8 +583,17 @@ class Database:
         if self._is_closed:
             raise StoreClosed(f"{self.path}: is closed")
 
+    def check_in_place(self, number: int | None = None) -> None:
+        """Raise `StoreClosed` if the file was removed or replaced; `number` is that of what is there, if known."""
+        if (number_of(self.path) if number is None else number) != self._number:
+            raise StoreClosed(
+                f"{self.path}: was removed or replaced since it was opened: nobody else sees what is written to "
+                "it here; stop, and open it again"
+            )
+
     def _check_writable(self) -> None:
         self.check_usable()
+        self.check_in_place()
         if self._is_read_only:
             raise StoreError(f"{self.path}: was opened to be read only")
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 import aiosqlite
 
 from asyncqueue.clock import Clock, SystemClock
-from asyncqueue.errors import BadEffect, ConfigError, Conflict, NotDead, QueueFull, StoreClosed, StoreError
+from asyncqueue.errors import BadEffect, ConfigError, Conflict, NotDead, QueueFull, StoreError
 from asyncqueue.job import (
     DEFAULT_KIND,
     EffectWork,
@@ -53,7 +53,7 @@ from asyncqueue.stores.sqlite.backup import back_up
 from asyncqueue.stores.sqlite.connection import Database, Profile, Unwritable
 from asyncqueue.stores.sqlite.offers import array
 from asyncqueue.stores.sqlite.turns import Picked, Turns
-from asyncqueue.stores.sqlite.watch import Mark, look_at, number_of
+from asyncqueue.stores.sqlite.watch import Mark, look_at
 
 __all__ = ["SqliteStore", "SqliteTransaction"]
 
@@ -410,7 +410,6 @@ class SqliteStore:
         self._rules = rules
         self._turns = Turns()
         self._alarm = Alarm(database.path)
-        self._file = look_at(database.path).number
         self._version = 0
         self._version_mark: Mark | None = None  # of the files when the version was asked for
         self._version_until = 0.0  # monotonic seconds
@@ -490,8 +489,6 @@ class SqliteStore:
         async def run(connection: aiosqlite.Connection) -> T:
             return await work(SqliteTransaction(connection, self._clock.now_ms(), self._rules, self._turns))
 
-        self._database.check_usable()
-        self._check_file(number_of(self._database.path))
         return await (self._database.write_inline(run) if inline else self._database.write(run))
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
@@ -581,20 +578,13 @@ class SqliteStore:
         self._database.check_usable()
         path = self._database.path
         number, mark = look_at(path)
-        self._check_file(number)
+        self._database.check_in_place(number)
         if mark is None or mark != self._version_mark or time.monotonic() >= self._version_until:
             self._version_mark = None
             self._version = await self._database.data_version()
             self._version_mark = mark
             self._version_until = time.monotonic() + _VERSION_S
         return self._version
-
-    def _check_file(self, number: int) -> None:
-        if number != self._file:
-            raise StoreClosed(
-                f"{self._database.path}: was removed or replaced since it was opened: nobody else sees what is "
-                "written to it here; stop, and open it again"
-            )
 
     def alarm(self, ring: Callable[[], None]) -> bool:
         """See `stores.base.Store`."""

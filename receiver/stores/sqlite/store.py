@@ -72,6 +72,7 @@ class SqliteInbox:
 
     async def check_ready(self) -> None:
         """See `receiver.stores.base.InboxStore`."""
+        self._database.check_in_place()
         await self.totals()
 
     async def close(self) -> None:
