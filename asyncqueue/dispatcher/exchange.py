@@ -12,6 +12,7 @@ was tested with; with any other, `Posted` does the same by `session.post`.
 
 import asyncio
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Final, Protocol
 
 import aiohttp
@@ -26,9 +27,9 @@ __all__ = ["Answer", "Direct", "Exchange", "Header", "Posted", "fits", "open_exc
 Header = tuple[str, str]
 """Name and value."""
 
-_TESTED: Final = (
-    "3.14."  # the releases of aiohttp whose inner parts are known to fit together as `Direct` puts them
-)
+_TRIES: Final = 3  # connections that may turn out to be out of step before a request is given up
+# The releases of aiohttp whose inner parts are known to fit together as `Direct` puts them.
+_TESTED: Final = "3.14."
 
 
 class Answer(Protocol):
@@ -48,7 +49,7 @@ class Answer(Protocol):
         """Return the body, or of a longer one its first `bytes_max` + 1 bytes and no more; to be called once.
 
         Then the connection is in the pool again if it was read to the end of the answer, and closed otherwise (a
-        longer body, an error, a cancellation, a 101): none is ever left half-read.
+        longer body, an error, a cancellation): none is ever left half-read.
         """
         ...
 
@@ -140,14 +141,20 @@ class Direct:
             transport.write(request)
             return _DirectAnswer(connection, *await self._answered(protocol))
         except BaseException:
-            connection.close()
+            _cut(connection)
             raise
 
     async def _connected(self, limits: aiohttp.ClientTimeout) -> Connection:
-        try:
-            return await self._connector.connect(self._destination, [], limits)
-        except TimeoutError as error:
-            raise aiohttp.ConnectionTimeoutError("connect timed out") from error
+        """Return a connection on which nothing was said yet that would pass for the answer to what comes."""
+        for _ in range(_TRIES):
+            try:
+                connection = await self._connector.connect(self._destination, [], limits)
+            except TimeoutError as error:
+                raise aiohttp.ConnectionTimeoutError("connect timed out") from error
+            if connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
+        raise aiohttp.ClientConnectionError("the server spoke before it was asked")
 
     async def _answered(self, protocol: ResponseHandler) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
         """Return the final answer; what may come before it (RFC 9110, 15.2) is none."""
@@ -175,18 +182,30 @@ class _DirectAnswer:
         try:
             body = await _read_capped(self._content, bytes_max)
         except BaseException:
-            connection.close()
+            _cut(connection)
             raise
-        transport = connection.transport
-        if transport is not None and transport.get_write_buffer_size():
-            connection.close()  # answered before it had the whole request: the rest must not go out as another one
+        if self.status == HTTPStatus.SWITCHING_PROTOCOLS or _unsent(connection):
+            _cut(connection)  # answered before it had the whole request: the rest must not go out as another one
         else:
             connection.release()  # closes it, too, if it cannot serve again
         return body
 
 
+def _unsent(connection: Connection) -> int:
+    """Return how many bytes of the request have not left this process; of a lost connection 0."""
+    transport = connection.transport
+    return 0 if transport is None else transport.get_write_buffer_size()
+
+
+def _cut(connection: Connection) -> None:
+    """Close a connection at once; what was not sent by now is not."""
+    if connection.transport is not None:
+        connection.transport.abort()
+    connection.close()
+
+
 def _is_interim(status: int) -> bool:
-    return 100 <= status <= 199 and status != 101  # noqa: PLR2004 - 101 ends HTTP on its connection
+    return status // 100 == 1 and status != HTTPStatus.SWITCHING_PROTOCOLS
 
 
 def _lines(headers: Sequence[Header]) -> str:

@@ -1,6 +1,7 @@
 """The two ways of a request: the same bytes, and no connection that serves again after half of anything."""
 
 import asyncio
+import contextlib
 
 import aiohttp
 import pytest
@@ -146,3 +147,103 @@ async def test_of_a_longer_body_one_byte_more_than_asked_for_is_told():
     async with raw_server(answer(b"12345")) as server, HttpSender(server.url()) as sender:
         read = [await (await sender._alone.post(b"{}", (), LIMITS)).read(most) for most in (3, 4, 5, 6)]
     assert read == [b"1234", b"12345", b"12345", b"12345"]
+
+
+@pytest.fixture
+def direct(monkeypatch):
+    monkeypatch.setattr(exchange, "fits", lambda _release: True)
+
+
+def idle_in_step(sender):
+    """The connections in the pool on which nothing has come that nobody asked for."""
+    return [one for queue in sender._session.connector._conns.values() for one, _ in queue if not one.should_close]
+
+
+STRAY = [answer(b"{}", "400 Bad Request"), answer(), b"HTTP/1.1 103 Early Hints\r\n\r\n"]
+
+
+@pytest.mark.usefixtures("direct")
+@pytest.mark.parametrize("stray", STRAY, ids=["refusal", "ack", "interim"])
+async def test_what_comes_on_an_idle_connection_is_nobodys_answer(stray):
+    """Else every later answer on it would be taken for that of the next job."""
+    writers = []
+
+    async def one_more(_server, _request, writer):
+        writers.append(writer)
+        writer.write(answer())
+
+    async with raw_server(one_more) as server, HttpSender(server.url()) as sender:
+        for number in range(1, 4):
+            assert await sender.send(JOB) == ACCEPTED
+            assert server.connections == len(writers) == number
+            writers[-1].write(stray)
+            await until(lambda: not idle_in_step(sender))
+
+
+@pytest.mark.usefixtures("direct")
+@pytest.mark.filterwarnings("error::ResourceWarning")  # of a connection that is left to the garbage collector
+async def test_a_server_that_speaks_before_it_is_asked_gets_no_job(monkeypatch):
+    async with raw_server(answer()) as server, HttpSender(server.url()) as sender:
+        connect = type(sender._session.connector).connect
+
+        async def told_something(*args, **kwargs):
+            connection = await connect(*args, **kwargs)
+            connection.protocol.set_response_params()
+            connection.protocol.data_received(answer())
+            return connection
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(sender._session.connector), "connect", told_something)
+            outcome = await sender.send(JOB)
+        assert outcome.verdict is Verdict.RETRY
+        assert not server.requests
+        assert not sender._session.connector._acquired
+        assert await sender.send(JOB) == ACCEPTED
+
+
+@pytest.mark.usefixtures("direct")
+async def test_a_bare_101_ends_its_connection():
+    async with (
+        raw_server(b"HTTP/1.1 101 Switching Protocols\r\n\r\n") as server,
+        HttpSender(server.url()) as sender,
+    ):
+        for number in range(1, 4):
+            assert (await sender.send(JOB)).http_status == 101
+            assert server.connections == number
+
+
+@pytest.mark.usefixtures("direct")
+async def test_what_was_not_sent_when_a_send_is_given_up_never_is():
+    received = asyncio.Queue()
+    go = asyncio.Event()
+
+    async def late_reader(reader, writer):
+        writer.transport.pause_reading()
+        await go.wait()
+        writer.transport.resume_reading()
+        with contextlib.suppress(ConnectionError):
+            while chunk := await reader.read(MIB):
+                received.put_nowait(len(chunk))
+        writer.close()
+        received.put_nowait(0)
+
+    server = await asyncio.start_server(late_reader, "127.0.0.1", 0, limit=1024)
+    size = 32 * MIB  # more than the kernel takes
+    async with server, HttpSender(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/") as sender:
+        sending = asyncio.ensure_future(sender._alone.post(b"x" * size, (), LIMITS))
+        await until(lambda: sender._session.connector._acquired and not sending.done())
+        await until(lambda: any(one.transport.get_write_buffer_size() for one in acquired(sender)))
+        sending.cancel()
+        await asyncio.wait([sending])
+        assert not sender._session.connector._acquired
+        go.set()
+        total = 0
+        async with asyncio.timeout(20):
+            while length := await received.get():
+                total += length
+    assert total < size
+
+
+def acquired(sender):
+    """The connections in use, without those that are still being made."""
+    return [one for one in sender._session.connector._acquired if one.transport is not None]
