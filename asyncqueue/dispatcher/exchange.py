@@ -3,8 +3,7 @@
 `session.post` is made for everything that HTTP can be asked; for a small body whose answer is a small body, most
 of what it costs is preparing for the rest (`python -m benchmarks run --only send`). So `Direct` writes the bytes
 of a request to a connection of the session's pool itself, in one piece and at once, and reads the answer by
-aiohttp's own parser. The pool, name lookup, TLS, timeouts of connecting, parsing and the errors are aiohttp's as
-before.
+aiohttp's own parser. The pool, name lookup, TLS, timeouts of connecting, parsing and the errors stay aiohttp's.
 
 How a connection is taken and asked is documented only in part, so `Direct` is for the releases of aiohttp that it
 was tested with; with any other, `Posted` does the same by `session.post`.
@@ -13,14 +12,17 @@ was tested with; with any other, `Posted` does the same by `session.post`.
 import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import aiohttp
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import BaseConnector, Connection
-from aiohttp.http import HttpProcessingError, RawResponseMessage
+from aiohttp.http import HttpProcessingError
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
+
+if TYPE_CHECKING:  # inner parts of aiohttp, which another release may have elsewhere
+    from aiohttp.client_proto import ResponseHandler
+    from aiohttp.connector import BaseConnector, Connection
+    from aiohttp.http import RawResponseMessage
 
 __all__ = ["Answer", "Direct", "Exchange", "Header", "Posted", "fits", "open_exchange"]
 
@@ -117,7 +119,7 @@ class _PostedAnswer:
 class Direct:
     """By the bytes of the request, written to a connection of the session's pool."""
 
-    def __init__(self, session: aiohttp.ClientSession, connector: BaseConnector, url: URL) -> None:
+    def __init__(self, session: aiohttp.ClientSession, connector: "BaseConnector", url: URL) -> None:
         self._connector = connector
         # Tells the connector where to connect, no more; what is sent is put together here.
         self._destination = aiohttp.ClientRequest("POST", url, loop=asyncio.get_running_loop(), session=session)
@@ -144,7 +146,7 @@ class Direct:
             _cut(connection)
             raise
 
-    async def _connected(self, limits: aiohttp.ClientTimeout) -> Connection:
+    async def _connected(self, limits: aiohttp.ClientTimeout) -> "Connection":
         """Return a connection on which nothing was said yet that would pass for the answer to what comes."""
         for _ in range(_TRIES):
             try:
@@ -156,7 +158,7 @@ class Direct:
             connection.close()
         raise aiohttp.ClientConnectionError("the server spoke before it was asked")
 
-    async def _answered(self, protocol: ResponseHandler) -> tuple[RawResponseMessage, aiohttp.StreamReader]:
+    async def _answered(self, protocol: "ResponseHandler") -> "tuple[RawResponseMessage, aiohttp.StreamReader]":
         """Return the final answer; what may come before it (RFC 9110, 15.2) is none."""
         try:
             while True:
@@ -170,7 +172,9 @@ class Direct:
 
 
 class _DirectAnswer:
-    def __init__(self, connection: Connection, message: RawResponseMessage, content: aiohttp.StreamReader) -> None:
+    def __init__(
+        self, connection: "Connection", message: "RawResponseMessage", content: aiohttp.StreamReader
+    ) -> None:
         self._connection = connection
         self._content = content
         self.status = message.code
@@ -191,13 +195,13 @@ class _DirectAnswer:
         return body
 
 
-def _unsent(connection: Connection) -> int:
+def _unsent(connection: "Connection") -> int:
     """Return how many bytes of the request have not left this process; of a lost connection 0."""
     transport = connection.transport
     return 0 if transport is None else transport.get_write_buffer_size()
 
 
-def _cut(connection: Connection) -> None:
+def _cut(connection: "Connection") -> None:
     """Close a connection at once; what was not sent by now is not."""
     if connection.transport is not None:
         connection.transport.abort()
