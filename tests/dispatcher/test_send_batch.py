@@ -18,6 +18,8 @@ from asyncqueue.events import BatchRefused, Events
 from asyncqueue.retry import ACCEPTED, Certainty, Verdict
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("way")
+
 LEFT = (Verdict.LEAVE, Certainty.UNKNOWN)
 SHORT = {"timeout_ms": 1_000, "connect_timeout_ms": 1_000}
 JOBS = [other_job(f"job-{number}", payload=None) for number in range(5)]

@@ -11,6 +11,8 @@ from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.errors import ConfigError
 from asyncqueue.retry import ACCEPTED, Certainty, Verdict
 
+pytestmark = pytest.mark.usefixtures("way")
+
 SECRET = "hunter2"
 
 
