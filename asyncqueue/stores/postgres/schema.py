@@ -41,7 +41,10 @@ _TAKEN: Final = (
     asyncpg.WrongObjectTypeError,
 )
 QUEUE: Final = Part(
-    "queue", "jobs", "asyncqueue.stores.postgres", ("0001_queue.sql", "0002_scale.sql", "0003_decided.sql")
+    "queue",
+    "jobs",
+    "asyncqueue.stores.postgres",
+    ("0001_queue.sql", "0002_scale.sql", "0003_decided.sql", "0004_apart.sql"),
 )
 
 

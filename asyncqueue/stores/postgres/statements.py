@@ -1,7 +1,8 @@
 """Every SQL statement of the PostgreSQL store, in the order of a job's life; the same names as on SQLite.
 
 `$1` is the transaction's time in milliseconds wherever a statement needs one; NULL, which is the rule, means the
-server's own clock. Sets travel as one array a column (`unnest`). Tables are written with the schema `asyncqueue.`,
+server's own clock. Sets travel as one array a column (`unnest`), a column that is the same in all rows as an array
+of one, where the statement says so (`_same`). Tables are written with the schema `asyncqueue.`,
 which `connection.in_schema` replaces if the queue lives in another one.
 """
 
@@ -185,6 +186,13 @@ MIGRATE_TURN: Final = "SELECT pg_advisory_xact_lock(hashtextextended('asyncqueue
 
 _NOW: Final = "(SELECT coalesce($1::bigint, asyncqueue.now_ms()))"  # a SELECT: worked out once, not once a row
 
+
+def _same(name: str, place: int, kind: str = "text") -> str:
+    """Return the value of a column that may have come as one value for all rows."""
+    column = f"${place}::{kind}[]"
+    return f"CASE WHEN cardinality({column}) = 1 THEN ({column})[1] ELSE {name} END"
+
+
 # --- enqueue -----------------------------------------------------------------------------------------
 
 # `seq` rises in the order given, but the rows are written in the order of their ids: two sets with the same ids
@@ -192,8 +200,9 @@ _NOW: Final = "(SELECT coalesce($1::bigint, asyncqueue.now_ms()))"  # a SELECT: 
 ENQUEUE: Final = f"""
 INSERT INTO asyncqueue.jobs (seq, id, qty, status, attempts, max_attempts, token, available_at, deadline,
                              queue, kind, payload, priority, created_at)
-SELECT seq, id, qty, 'pending', 0, max_attempts, 0, now_ms + delay_ms, now_ms + ttl_ms,
-       queue, kind, payload, priority, now_ms
+SELECT seq, id, {_same("qty", 3, "int")}, 'pending', 0, {_same("max_attempts", 4, "int")}, 0,
+       now_ms + {_same("delay_ms", 5, "bigint")}, now_ms + {_same("ttl_ms", 6, "bigint")},
+       {_same("queue", 7)}, {_same("kind", 8)}, {_same("payload", 9)}, {_same("priority", 10, "int")}, now_ms
 FROM (
   SELECT nextval('asyncqueue.jobs_seq') AS seq, {_NOW} AS now_ms, item.*
   FROM unnest($2::text[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::text[],
@@ -216,31 +225,34 @@ PENDING_TURN: Final = "SELECT pg_advisory_xact_lock('asyncqueue.counts'::regclas
 
 # --- claim -------------------------------------------------------------------------------------------
 
+# Live jobs, as the coarse index has them; the fine one asks for `seq >> 7 IS NOT NULL`. Both hold for every job:
+# so a walk names its index, since both look alike to a planner that has no statistics yet.
+_LIVE: Final = "due IS NOT NULL AND seq >> 14 IS NOT NULL"
 # The priorities that live jobs have, as -priority, the best first; one seek each.
-_LEVELS: Final = """
+_LEVELS: Final = f"""
 levels(p) AS (
-  (SELECT -priority FROM asyncqueue.jobs WHERE due IS NOT NULL ORDER BY -priority LIMIT 1)
+  (SELECT -priority FROM asyncqueue.jobs WHERE {_LIVE} ORDER BY -priority LIMIT 1)
   UNION ALL
   SELECT further.* FROM levels CROSS JOIN LATERAL (
-    SELECT -priority FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority > p
+    SELECT -priority FROM asyncqueue.jobs WHERE {_LIVE} AND -priority > p
     ORDER BY -priority LIMIT 1) AS further
 )
-"""
+"""  # noqa: S608 - a constant, joined from a constant
 # The coarse buckets of 16384 seqs that hold live jobs of queue `name` at level `p`; one seek each. The first one
 # is that of the fine bucket `floor`, if there is one.
-_BUCKETS: Final = """
+_BUCKETS: Final = f"""
 WITH RECURSIVE buckets(b) AS (
-  SELECT coalesce({floor} >> 7, (
-    SELECT seq >> 14 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue = name
+  SELECT coalesce({{floor}} >> 7, (
+    SELECT seq >> 14 FROM asyncqueue.jobs WHERE {_LIVE} AND -priority = p AND queue = name
     ORDER BY -priority, queue, seq >> 14 LIMIT 1))
   UNION ALL
   SELECT further.* FROM buckets CROSS JOIN LATERAL (
     SELECT seq >> 14 FROM asyncqueue.jobs
-    WHERE due IS NOT NULL AND -priority = p AND queue = name AND seq >> 14 > b
+    WHERE {_LIVE} AND -priority = p AND queue = name AND seq >> 14 > b
     ORDER BY -priority, queue, seq >> 14 LIMIT 1) AS further
 )
 SELECT b FROM buckets
-"""
+"""  # noqa: S608 - a constant, joined from a constant
 # The eligible jobs of queue `name` at level `p`, in order. A coarse bucket in which nothing is due is skipped by
 # one seek (`hit`); inside one, each fine bucket of 128 seqs, from the first that holds a live job, is a range of
 # the fine index, sorted by seq. Each step depends on the one before it, so the rows come in order without a sort
@@ -290,11 +302,11 @@ LOOK: Final = f"""
 WITH RECURSIVE {_LEVELS}
 SELECT p, name, has_more FROM levels
 CROSS JOIN LATERAL (
-  SELECT queue AS name FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p
+  SELECT queue AS name FROM asyncqueue.jobs WHERE {_LIVE} AND -priority = p
   ORDER BY -priority, queue LIMIT 1) AS first
 CROSS JOIN LATERAL (
   SELECT EXISTS (
-    SELECT FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue > name) AS has_more) AS others
+    SELECT FROM asyncqueue.jobs WHERE {_LIVE} AND -priority = p AND queue > name) AS has_more) AS others
 WHERE has_more OR NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = first.name AND paused)
 UNION ALL
 SELECT NULL, NULL, NULL WHERE EXISTS ({_SWEEPABLE})
@@ -305,11 +317,11 @@ SELECT NULL, NULL, NULL WHERE EXISTS ({_SWEEPABLE})
 RING: Final = f"""
 WITH RECURSIVE ring(p, name) AS (
   (SELECT -priority, queue FROM asyncqueue.jobs
-   WHERE due IS NOT NULL AND -priority = $2::int AND queue > $3::text
+   WHERE {_LIVE} AND -priority = $2::int AND queue > $3::text
    ORDER BY -priority, queue LIMIT 1)
   UNION ALL
   SELECT further.* FROM ring CROSS JOIN LATERAL (
-    SELECT -priority, queue FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue > name
+    SELECT -priority, queue FROM asyncqueue.jobs WHERE {_LIVE} AND -priority = p AND queue > name
     ORDER BY -priority, queue LIMIT 1) AS further
   WHERE $6::text IS NULL OR name < $6
 )
@@ -327,10 +339,10 @@ LIMIT $5
 
 # Whether the claim of queue $2[1] at level $7 is all that LOOK would name, and nothing is to be swept.
 _ALONE: Final = f"""
-(SELECT 1 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority < $7 ORDER BY -priority LIMIT 1) IS NULL
-AND (SELECT 1 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = $7 AND queue < ($2::text[])[1]
+(SELECT 1 FROM asyncqueue.jobs WHERE {_LIVE} AND -priority < $7 ORDER BY -priority LIMIT 1) IS NULL
+AND (SELECT 1 FROM asyncqueue.jobs WHERE {_LIVE} AND -priority = $7 AND queue < ($2::text[])[1]
      ORDER BY -priority, queue LIMIT 1) IS NULL
-AND (SELECT 1 FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = $7 AND queue > ($2::text[])[1]
+AND (SELECT 1 FROM asyncqueue.jobs WHERE {_LIVE} AND -priority = $7 AND queue > ($2::text[])[1]
      ORDER BY -priority, queue LIMIT 1) IS NULL
 AND NOT EXISTS (SELECT FROM asyncqueue.queues WHERE queues.name = ($2::text[])[1] AND paused)
 AND NOT EXISTS ({_SWEEPABLE})
@@ -387,9 +399,10 @@ RETURNING jobs.id, doomed.status, doomed.token, doomed.attempts, doomed.owner
 # --- reports -----------------------------------------------------------------------------------------
 
 _ITEM: Final = "unnest($2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[]"
-_TICKET: Final = """
-jobs.id = item.id AND jobs.status = 'leased' AND jobs.token = item.token
-  AND jobs.qty = item.qty AND jobs.owner = item.owner AND jobs.attempts = item.attempt
+_TICKET: Final = f"""
+jobs.id = item.id AND jobs.status = 'leased' AND jobs.token = {_same("item.token", 3, "bigint")}
+  AND jobs.qty = {_same("item.qty", 4, "bigint")} AND jobs.owner = {_same("item.owner", 5)}
+  AND jobs.attempts = {_same("item.attempt", 6, "bigint")}
 """
 
 _AGAIN: Final = f"""
@@ -559,17 +572,17 @@ SELECT queue, status, sum(jobs)::bigint FROM asyncqueue.counts GROUP BY queue, s
 REDRIVES: Final = "SELECT coalesce(sum(rows_now), 0)::bigint FROM asyncqueue.totals WHERE name = 'redrives'"
 
 # The smallest due time over all coarse buckets that hold live jobs: one seek a bucket.
-_WALK: Final = """
+_WALK: Final = f"""
 WITH RECURSIVE walk(p, q, b, due) AS (
-  (SELECT -priority, queue, seq >> 14, due FROM asyncqueue.jobs WHERE due IS NOT NULL
+  (SELECT -priority, queue, seq >> 14, due FROM asyncqueue.jobs WHERE {_LIVE}
    ORDER BY -priority, queue, seq >> 14, due LIMIT 1)
   UNION ALL
   SELECT further.* FROM walk CROSS JOIN LATERAL (
     SELECT -priority, queue, seq >> 14, due FROM asyncqueue.jobs
-    WHERE due IS NOT NULL AND (-priority, queue, seq >> 14) > (p, q, b)
+    WHERE {_LIVE} AND (-priority, queue, seq >> 14) > (p, q, b)
     ORDER BY -priority, queue, seq >> 14, due LIMIT 1) AS further
 )
-"""
+"""  # noqa: S608 - a constant, joined from a constant
 NEXT_DUE: Final = f"""{_WALK}
 SELECT min(due), {_NOW} FROM walk WHERE NOT EXISTS (SELECT FROM asyncqueue.queues WHERE name = q AND paused)
 """  # noqa: S608 - a constant, joined from constants
@@ -580,12 +593,12 @@ WITH RECURSIVE {_LEVELS}
 SELECT min(due), {_NOW} FROM unnest($2::text[]) AS wanted(name) CROSS JOIN levels
 CROSS JOIN LATERAL (
   WITH RECURSIVE walk(b, due) AS (
-    (SELECT seq >> 14, due FROM asyncqueue.jobs WHERE due IS NOT NULL AND -priority = p AND queue = name
+    (SELECT seq >> 14, due FROM asyncqueue.jobs WHERE {_LIVE} AND -priority = p AND queue = name
      ORDER BY -priority, queue, seq >> 14, due LIMIT 1)
     UNION ALL
     SELECT further.* FROM walk CROSS JOIN LATERAL (
       SELECT seq >> 14, due FROM asyncqueue.jobs
-      WHERE due IS NOT NULL AND -priority = p AND queue = name AND seq >> 14 > b
+      WHERE {_LIVE} AND -priority = p AND queue = name AND seq >> 14 > b
       ORDER BY -priority, queue, seq >> 14, due LIMIT 1) AS further
   )
   SELECT due FROM walk) AS bucket
