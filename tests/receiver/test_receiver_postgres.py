@@ -4,6 +4,7 @@ import asyncio
 import random
 import signal
 
+import asyncpg
 import psycopg
 import pytest
 from receiver_tools import check_whole, get, look, message, post, request, running, totals_of
@@ -14,7 +15,7 @@ from asyncqueue.errors import ConfigError, NewerSchema, NotAQueue, StoreUnreacha
 from asyncqueue.queue import Queue
 from asyncqueue.wire import Message
 from receiver.stores import open_inbox
-from receiver.stores.base import Arrival, Result
+from receiver.stores.base import Arrival, Result, Totals
 from receiver.stores.postgres import statements
 from receiver.stores.postgres.store import PostgresInbox, Profile
 from tests.postgres_server import Server
@@ -115,7 +116,6 @@ async def test_receivers_do_not_wait_for_each_others_commits(inboxes, url):
 
     async def slow(connection):
         await connection.fetch(plain(statements.ACCEPT_IN_LEDGER), ["b"], [1], [None], [None], [None])
-        await connection.fetch(plain(statements.TOTALS_ADD), 1, 1, 0, 0)
         held.set()
         await go.wait()
 
@@ -127,6 +127,29 @@ async def test_receivers_do_not_wait_for_each_others_commits(inboxes, url):
     go.set()
     await task
     assert (await inboxes[3].totals()).messages == 3
+
+
+async def test_new_messages_cost_one_statement_and_others_are_told_apart_in_the_same_transaction(
+    inboxes, monkeypatch
+):
+    asked = []
+    fetch = asyncpg.Connection.fetch
+
+    async def noted(self, sql, *arguments, **settings):
+        asked.append(sql)
+        return await fetch(self, sql, *arguments, **settings)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetch", noted)
+    inbox = inboxes[0]
+    inbox._database.commits = 0
+    new = [("a", 2, None), ("b", 3, None)]
+    assert await inbox.receive(lambda: arrivals(*new)) == [Result.ACCEPTED] * 2
+    assert len(asked) == 1
+    assert inbox._database.commits == 1  # and the server has told its transaction's number in the same answer
+    mixed = [("c", 5, None), ("a", 2, None), ("b", 4, None)]
+    assert await inbox.receive(lambda: arrivals(*mixed)) == [Result.ACCEPTED, Result.DUPLICATE, Result.CONFLICT]
+    assert inbox._database.commits == 2
+    assert await inbox.totals() == Totals(messages=3, quantity=10, duplicates=1, conflicts=1)
 
 
 async def test_real_receivers_killed_at_random_lose_nothing_and_apply_each_message_once(url):

@@ -10,7 +10,7 @@ import asyncpg
 from asyncqueue.errors import BadEffect, StoreBusy, StoreError
 from asyncqueue.stores.postgres import schema
 from asyncqueue.stores.postgres.address import Address
-from asyncqueue.stores.postgres.connection import Connection, Database, Profile, is_gone
+from asyncqueue.stores.postgres.connection import Connection, Database, Profile, Xact, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
 from asyncqueue.stores.postgres.rights import check_rights
 from asyncqueue.stores.postgres.statements import EFFECT_BEGIN, EFFECT_END, EFFECT_UNDO, EFFECTS_FREE, EFFECTS_OVER
@@ -63,11 +63,13 @@ class PostgresInbox:
 
     async def receive(self, take: Callable[[], Sequence[Arrival]]) -> list[Result | Exception]:
         """See `receiver.stores.base.InboxStore`."""
+        made: list[_Set] = []
 
         async def work(connection: Connection) -> list[Result | Exception]:
-            return await _Set(connection, self._database, self._effect, take()).receive()
+            made[:] = [_Set(connection, self._database, self._effect, take())]
+            return await made[0].receive()
 
-        return await self._database.write(work)
+        return await self._database.write(work, lambda: made[0].xact)
 
     async def get(self, message_id: str) -> Kept | None:
         """See `receiver.stores.base.InboxStore`."""
@@ -98,6 +100,7 @@ class _Set:
         self._database = database
         self._effect = effect
         self._arrivals = arrivals
+        self.xact: Xact | None = None  # as the last statement has told it
         messages = [arrival.message for arrival in arrivals]
         self._ids = [message.id for message in messages]
         self._qtys = [message.qty for message in messages]
@@ -109,16 +112,19 @@ class _Set:
         accepted, failed = await self._accept()
         if len(accepted) == len(self._arrivals):
             results = [Result.ACCEPTED] * len(accepted)
+            if self._effect is None:  # these are counted already
+                return [*results]
         else:
             results = await self._judge({message.id for message in accepted}, failed)
             await self._keep_repeats(results)
-        await self._rows(
+        ((*xact,),) = await self._rows(
             statements.TOTALS_ADD,
             len(accepted),
             sum(message.qty for message in accepted),
             results.count(Result.DUPLICATE),
             results.count(Result.CONFLICT),
         )
+        self.xact = xact[0], xact[1]
         return [*results]
 
     async def _accept(self) -> tuple[list[Message], set[str]]:
@@ -127,6 +133,8 @@ class _Set:
         claims = [arrival.token for arrival in self._arrivals], [arrival.attempt for arrival in self._arrivals]
         rows = await self._rows(statement, self._ids, self._qtys, self._payloads, *claims)
         accepted = first_of(self._arrivals, {row[0] for row in rows})
+        if self._effect is None and rows:
+            self.xact = rows[0][1], rows[0][2]
         if self._effect is None or not accepted:
             return accepted, set()
         failed = await self._run_effects(self._effect, accepted)
