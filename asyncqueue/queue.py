@@ -212,6 +212,11 @@ class Queue:
             Claim(owner, limit, lease_ms, _names("queue", queues), _names("kind", kinds))
         )
 
+    @property
+    def claim_apart(self) -> int | None:
+        """From how many jobs on a claim has a transaction of its own, beside the reports; None: it never has."""
+        return self._batches.claim_apart
+
     async def claim_late(  # noqa: PLR0913 - settings, all but two by name
         self,
         owner: str,

@@ -14,7 +14,7 @@ VERBS = {
     "Put jobs in": ("enqueue", "enqueue_many"),
     "Work on jobs, as a dispatcher does": (
         *("claim", "finish", "renew", "release", "snooze"),
-        *("finish_many", "renew_many", "release_many", "note_many", "claim_late", "finish_late"),
+        *("finish_many", "renew_many", "release_many", "note_many", "claim_late", "claim_apart", "finish_late"),
     ),
     "Look": ("get", "list", "history", "stats", "queues", "wait"),
     "Operate": ("cancel", "cancel_many", "pause", "resume", "redrive", "redrive_many", "purge", "sweep"),

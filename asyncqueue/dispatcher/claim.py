@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from asyncqueue.dispatcher.flight import Flight
-from asyncqueue.dispatcher.lane import Ended, Lane
+from asyncqueue.dispatcher.lane import Delivery, Ended, Lane
 from asyncqueue.events import Claimed, Events
 from asyncqueue.queue import CLAIM_MAX, Queue
 
@@ -16,6 +16,7 @@ _DRY_S = 0.05  # how soon a lane that had nothing is asked again while other lan
 _ALARMED_S = 0.25  # how often it is looked though there is an alarm
 _MISS_PAUSE_S = 0.005
 _MISS_PAUSE_MAX_S = 1.0
+_HELD_BACK_S = 0.01  # jobs wait for the next claim's statement no longer than this
 
 
 class ClaimChore:
@@ -24,6 +25,9 @@ class ClaimChore:
     The reasons: a slot fell free while more was there, an enqueue in this process, another connection's commit
     (told by its version number, which takes no lock), or the next job falling due. The version is polled, at most
     once in `poll_s`; where the store has an alarm, that is left to ring, and the poll is rare.
+
+    Where the store runs large claims beside reports, a claim is of half the slots: while those jobs are carried
+    out, the server looks for the next ones. So they are held back until it has been asked for these.
     """
 
     name = "claim"
@@ -46,6 +50,9 @@ class ClaimChore:
         self._lease_ms = lease_ms
         self._queues = queues
         self._poll_s = poll_s
+        self._apart = queue.claim_apart
+        self._most = CLAIM_MAX if self._apart is None else max(self._apart, flight.concurrency // 2)
+        self._held_back: list[Delivery] = []
         self._nudged = True  # something in this process changed since the last look
         self._short: set[Lane] = set()  # had no room at the last look, or got all that was asked for
         self._dry: dict[Lane, float] = {}  # had nothing more when they were last asked, and when that was
@@ -70,7 +77,7 @@ class ClaimChore:
     @property
     def wants_slots(self) -> bool:
         """Whether a slot that falls free is a reason to look."""
-        return self.waits or not self._short.isdisjoint(self._flight.rooms())
+        return self.waits or (bool(self._short) and not self._short.isdisjoint(self._flight.rooms()))
 
     async def run_once(self) -> float | None:
         """Claim as many jobs as there are free slots, if there is a reason to."""
@@ -155,13 +162,13 @@ class ClaimChore:
         free = self._flight.free
         together = [lane for lane in rooms if lane.room(free) == free]
         groups = ([together] if together else []) + [[lane] for lane in rooms if lane not in together]
-        asks = [(lanes, CLAIM_MAX) for lanes in groups]
+        asks = [(lanes, min(CLAIM_MAX, self._most)) for lanes in groups]
         self._turn = (self._turn + 1) % len(asks)
         return asks[self._turn :] + asks[: self._turn]
 
     async def _claim(self, lanes: Sequence[Lane], most: int) -> tuple[int, int]:
         """Claim jobs and hand them to the slots; return how many, and how many there was room for in the end."""
-        flight, now = self._flight, asyncio.get_running_loop().time
+        flight, loop = self._flight, asyncio.get_running_loop()
         limit = 0
         asked_at = 0.0
 
@@ -169,7 +176,9 @@ class ClaimChore:
             nonlocal limit, asked_at
             if self.under_way and not self.stopped:
                 flight.asked = limit = self._room(lanes, most)
-                asked_at = now()
+                asked_at = loop.time()
+            if self._held_back:
+                loop.call_soon(self._hand_out)  # the statement is on its way before that
             return limit
 
         likely = self._room(lanes, most)
@@ -185,7 +194,14 @@ class ClaimChore:
                 kinds=kinds_of(lanes),
                 likely=likely,
             )
+            flight.asked = 0
             deliveries = flight.take(jobs, asked_at)
+            self._hand_out()
+            self._held_back = deliveries
+            if self._is_large(len(jobs)) and self._is_large(self._room(lanes, most)):
+                loop.call_later(_HELD_BACK_S, self._hand_out)
+            else:
+                self._hand_out()
         finally:
             self.under_way = False  # first: a claim that was cancelled before it began asks for nothing any more
             flight.asked = 0
@@ -196,6 +212,14 @@ class ClaimChore:
         elif jobs and self._events:
             self._events.emit(Claimed(len(jobs), flight.sending))
         return len(jobs), limit
+
+    def _is_large(self, jobs: int) -> bool:
+        return self._apart is not None and jobs >= self._apart
+
+    def _hand_out(self) -> None:
+        deliveries, self._held_back = self._held_back, []
+        if deliveries:
+            self._flight.hand_out(deliveries)
 
     def _room(self, lanes: Iterable[Lane], most: int) -> int:
         """Return how many jobs these lanes may ask for together now, `most` at most; for any thread."""

@@ -1,6 +1,7 @@
 """What is under way in this process: every lease that it holds, and how many sends it may have at once."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,44 @@ class Counts:
     left: int = 0
 
 
+class Handoff:
+    """Gives deliveries to slots, in order, and makes slots as they are needed, `most` of them.
+
+    Done by an `asyncio.Queue`, this was a twentieth of what a job costs.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.on_short: Callable[[], None] = _nothing  # makes one more slot
+        self._to_make = most
+        self._waiting: deque[Delivery] = deque()
+        self._idle: deque[asyncio.Future[Delivery]] = deque()
+
+    def put_nowait(self, delivery: Delivery) -> None:
+        """Give it to the slot that is idle for longest, or keep it for the next one that asks."""
+        while self._idle:
+            slot = self._idle.popleft()
+            if not slot.done():
+                slot.set_result(delivery)
+                return
+        self._waiting.append(delivery)
+        if self._to_make:
+            self._to_make -= 1
+            self.on_short()
+
+    async def get(self) -> Delivery:
+        """Wait for a delivery; one that is given to a slot which is cancelled is given to another."""
+        if self._waiting:
+            return self._waiting.popleft()
+        slot: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        self._idle.append(slot)
+        try:
+            return await slot
+        except asyncio.CancelledError:
+            if slot.done() and not slot.cancelled():
+                self.put_nowait(slot.result())
+            raise
+
+
 class Flight:
     """The deliveries of one dispatcher. `free` slots are rights to send; a slot is free again when its send ends.
 
@@ -39,7 +78,7 @@ class Flight:
             lane.sending = 0
         self.counts = counts
         self.held: set[Delivery] = set()
-        self.handoff: asyncio.Queue[Delivery] = asyncio.Queue()
+        self.handoff = Handoff(concurrency)
         self.sending = 0  # handed over and not ended
         self.asked = 0  # asked for and not yet handed over
         self.lapse_at = float("inf")  # when the lapse chore looks next, in loop seconds
@@ -71,16 +110,19 @@ class Flight:
         return {lane: room for lane, room in rooms.items() if room > 0}
 
     def take(self, jobs: Iterable[LeasedJob], asked_at: float) -> list[Delivery]:
-        """Hand freshly claimed jobs to the slots; their leases run since `asked_at` (loop seconds)."""
+        """Note freshly claimed jobs, for `hand_out`; their leases run since `asked_at` (loop seconds)."""
         deliveries = [self._delivery(job, asked_at) for job in jobs]
         self.held.update(deliveries)
         self.sending += len(deliveries)
         self.counts.claimed += len(deliveries)
-        for delivery in self.board(deliveries):
-            self.handoff.put_nowait(delivery)
         if deliveries and min(delivery.lease_ends for delivery in deliveries) < self.lapse_at:
             self.on_sooner_lapse()
         return deliveries
+
+    def hand_out(self, deliveries: list[Delivery]) -> None:
+        """Hand them to the slots."""
+        for delivery in self.board(deliveries):
+            self.handoff.put_nowait(delivery)
 
     def _delivery(self, job: LeasedJob, asked_at: float) -> Delivery:
         lane = self._lane_of.get(job.kind, self.lanes[0])

@@ -21,13 +21,14 @@ from asyncqueue.retry import Certainty, Outcome, Verdict
 __all__ = ["Context", "Handler", "HandlerCarrier", "attempt", "in_thread"]
 
 _ACKNOWLEDGED = Outcome(Verdict.OK, Certainty.ACCEPTED)
+_MAKING: Final = threading.Lock()
 _FIELDS: Final = attrgetter(*(field.name for field in fields(LeasedJob)))
 
 
 class Lease:
     """The hold on a job while its handler runs."""
 
-    __slots__ = ("_delivery", "_lease_ms", "_loop", "_queue", "lost", "threads")
+    __slots__ = ("_delivery", "_lease_ms", "_loop", "_queue", "threads")
 
     def __init__(self, delivery: Delivery, queue: Queue, lease_ms: int, threads: anyio.CapacityLimiter) -> None:
         self._delivery = delivery
@@ -35,7 +36,16 @@ class Lease:
         self._lease_ms = lease_ms
         self._loop = asyncio.get_running_loop()
         self.threads = threads
-        self.lost = delivery.lost = asyncio.Event()
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Made when it is first asked for, maybe by a thread: few handlers ask."""
+        delivery = self._delivery
+        with _MAKING:
+            lost = delivery.lost = delivery.lost or asyncio.Event()
+        if delivery.ended is not None:
+            lost.set()
+        return lost
 
     def remaining_ms(self, deadline: int) -> int:
         """Return the time from now to `deadline`, by this process's own monotonic clock."""

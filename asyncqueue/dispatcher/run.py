@@ -199,8 +199,7 @@ class Dispatcher:
             async with anyio.create_task_group() as self._group:
                 for loop in self._loops.values():
                     self._group.start_soon(loop.run, name=f"asyncqueue-{loop.chore.name}")
-                for _ in range(self._flight.concurrency):
-                    self._group.start_soon(serve_slot, self._flight, self._events)
+                self._flight.handoff.on_short = self._make_slot
                 if handle_signals:
                     self._group.start_soon(self._watch_signals)
                 await self._stop_asked.wait()
@@ -249,6 +248,10 @@ class Dispatcher:
         flight.on_sooner_lapse = self._loops["lapse"].wake
         self._claim.on_rung = self._loops["claim"].wake
         flight.on_empty = self._claim.on_looked = self._quietened
+
+    def _make_slot(self) -> None:
+        if self._group is not None:
+            self._group.start_soon(serve_slot, self._flight, self._events)
 
     def _freed(self) -> None:
         claim = self._loops["claim"]

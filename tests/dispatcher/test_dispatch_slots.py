@@ -350,3 +350,19 @@ async def test_slots_held_back_by_unanswered_reports_are_refilled_when_the_store
         verbs.heal()
         await until(lambda: dispatcher.counts.done == 40)
     assert max(hands.starts.values()) == 1
+
+
+async def test_slots_are_made_as_they_are_needed_and_no_more_than_there_are(queue):
+    tasks: list[int] = []
+
+    async def carry_out(_job):
+        tasks.append(sum("serve_slot" in task.get_name() for task in asyncio.all_tasks()))
+        return True
+
+    await fill(queue, 3)
+    await drained(Dispatcher(queue, carry_out, concurrency=5_000))
+    assert max(tasks) <= 3
+    await fill(queue, 9, "k")
+    tasks.clear()
+    await drained(Dispatcher(queue, carry_out, concurrency=4))
+    assert max(tasks) == 4

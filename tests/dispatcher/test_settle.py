@@ -52,3 +52,32 @@ async def test_time_of_a_job_that_left_its_request_of_many_counts_from_the_board
     await until(lambda: left.outcome)
     slot.cancel()
     assert (left.began_at, left.outcome) == (1.5, ACCEPTED)
+
+
+async def test_delivery_that_is_given_to_a_slot_which_is_cancelled_goes_to_the_next_one():
+    lane = Lane(None, accepted, 1)
+    flight = Flight(2, Counts(), [lane])
+    first, second = [asyncio.create_task(serve_slot(flight, Events())) for _ in range(2)]
+    await asyncio.sleep(0)
+    given = delivery(lane, 60.0)
+    flight.handoff.put_nowait(given)
+    first.cancel()
+    await asyncio.wait([first])
+    await until(lambda: given.outcome)
+    assert first.cancelled()
+    second.cancel()
+
+
+async def test_delivery_waits_for_a_slot_if_the_only_one_is_cancelled():
+    lane = Lane(None, accepted, 1)
+    flight = Flight(1, Counts(), [lane])
+    slot = asyncio.create_task(serve_slot(flight, Events()))
+    await asyncio.sleep(0)
+    slot.cancel()
+    await asyncio.wait([slot])
+    given = delivery(lane, 60.0)
+    flight.handoff.put_nowait(given)
+    assert given.outcome is None
+    slot = asyncio.create_task(serve_slot(flight, Events()))
+    await until(lambda: given.outcome)
+    slot.cancel()

@@ -5,6 +5,7 @@ import asyncio
 import asyncpg
 import pytest
 
+from asyncqueue.dispatcher import Dispatcher
 from asyncqueue.job import NewJob, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
@@ -109,3 +110,89 @@ async def test_claims_side_by_side_with_reports_lose_and_double_nothing(queue):
     await asyncio.gather(*map(work, CLAIMS.values()), *map(work, CLAIMS.values()))
     assert len(tokens) == len(set(tokens)) == jobs
     assert (await queue.stats()).done == jobs
+
+
+SLOTS = 2 * LARGE
+
+
+@pytest.fixture
+async def steps(queue, monkeypatch):
+    """What a dispatcher with many slots does: how many each claim asks for, and each job that it carries out."""
+    await queue.enqueue_many([NewJob(f"j{n}", 1) for n in range(3 * LARGE)])
+    steps: list[object] = []
+    claim_late, fetch = queue.claim_late, asyncpg.Connection.fetch
+
+    def noted(owner, room, **settings):
+        def asked():
+            steps.append(room())
+            return steps[-1]
+
+        return claim_late(owner, asked, **settings)
+
+    async def told(self, sql, *arguments, **settings):
+        if "SKIP LOCKED" in sql:
+            steps.append("sent")
+        return await fetch(self, sql, *arguments, **settings)
+
+    monkeypatch.setattr(queue, "claim_late", noted)
+    monkeypatch.setattr(asyncpg.Connection, "fetch", told)
+    return steps
+
+
+async def test_a_dispatcher_asks_for_half_of_its_slots_and_again_before_it_carries_these_out(queue, steps):
+    async def carry_out(job):
+        steps.append(job.id)
+        return True
+
+    async with Dispatcher(queue, carry_out, concurrency=SLOTS) as dispatcher:
+        await dispatcher.drain()
+    first = steps.index("j0")
+    assert [step for step in steps[:first] if isinstance(step, int)] == [LARGE, LARGE]
+    assert steps[first - 1] == "sent"
+    assert dispatcher.counts.done == 3 * LARGE
+
+
+async def test_jobs_are_carried_out_although_the_next_claim_does_not_begin(queue, steps, monkeypatch):
+    carried, go = [], asyncio.Event()
+    write = queue._batches.store.write
+
+    async def carry_out(job):
+        carried.append(job.id)
+        return True
+
+    async def held(work, **settings):
+        if LARGE in steps:  # the second claim, and reports
+            await go.wait()
+        return await write(work, **settings)
+
+    monkeypatch.setattr(queue._batches.store, "write", held)
+    async with Dispatcher(queue, carry_out, concurrency=SLOTS) as dispatcher:
+        draining = asyncio.ensure_future(dispatcher.drain())
+        await until(lambda: len(carried) == LARGE)
+        go.set()
+        await draining
+    assert dispatcher.counts.done == 3 * LARGE
+
+
+async def test_a_stop_gives_back_what_was_claimed_and_not_handed_out(queue, steps, monkeypatch):
+    asked = asyncio.Event()
+    write = queue._batches.store.write
+
+    async def held(work, **settings):
+        if LARGE in steps and not asked.is_set():
+            asked.set()
+            dispatcher.stop()
+        return await write(work, **settings)
+
+    monkeypatch.setattr(queue._batches.store, "write", held)
+    begun = []
+
+    async def carry_out(job):
+        begun.append(job.id)
+        return True
+
+    async with Dispatcher(queue, carry_out, concurrency=SLOTS) as dispatcher:
+        await dispatcher.run()
+    stats = await queue.stats()
+    assert (stats.done, stats.leased) == (len(begun), 0)
+    assert stats.pending == 3 * LARGE - len(begun)
