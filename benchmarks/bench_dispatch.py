@@ -24,7 +24,7 @@ from benchmarks.peers import postgres_server
 from benchmarks.peers.base import needed
 from benchmarks.peers.server import PostgresServer
 
-__all__ = ["BATCH", "BENCH", "PRODUCT", "RAW"]
+__all__ = ["BATCH", "BENCH", "BOTH", "PRODUCT", "RAW"]
 
 CONCURRENCY = 64
 RAW = "raw aiohttp loop"

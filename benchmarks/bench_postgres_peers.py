@@ -24,7 +24,7 @@ AT_A_TIME = "at a time"
 ONE_BY_ONE = "one by one"
 CALLERS = "1,000 callers at once"
 BULK = "bulk"
-OWN_SIZES = (64, 256, 512)
+OWN_SIZES = (64, 256, 1_024)
 PEER_SIZES = {"procrastinate": (64,), "pgqueuer": (64, 256, 1_000), "chancy": (64, 256)}
 Ways = dict[str, Callable[[], Figures]]
 
@@ -52,7 +52,7 @@ def drains(server: PostgresServer, jobs: int) -> Ways:
     ways: Ways = {f"{OWN}, {n} {AT_A_TIME}": _on(server, by_dispatcher, jobs, "delete", n) for n in OWN_SIZES}
     for peer in POSTGRES_PEERS:
         for size in PEER_SIZES[peer.name]:
-            count = jobs // 8 if peer.name == "procrastinate" else jobs  # 20 times slower
+            count = jobs // 16 if peer.name == "procrastinate" else jobs  # 20 times slower
             ways[f"{peer.name}, {size} {AT_A_TIME}"] = partial(
                 postgres_drain, partial(peer, batch=size), server.new_database, count
             )
@@ -80,11 +80,11 @@ def _on(
 
 def measure(run: Run) -> None:
     """Measure drain or enqueue; `run.part` names which."""
-    jobs, few = run.pick(400, 4_000, 8_000), run.pick(20, 300, 500)
+    backlog, jobs, few = run.pick(400, 8_000, 16_000), run.pick(400, 4_000, 8_000), run.pick(20, 300, 500)
     try:
         with postgres_server() as server:
             run.note("One server with its default durability: fsync and synchronous_commit are on.")
-            run.paired(drains(server, jobs) if run.part == "drain" else enqueues(server, jobs, few))
+            run.paired(drains(server, backlog) if run.part == "drain" else enqueues(server, jobs, few))
     except Skipped as why:
         run.note(f"Left out: {why}")
 

@@ -243,7 +243,15 @@ GOALS: Sequence[Goal] = (
         best_on_server("enqueue", bench_postgres_peers.BULK, bench_postgres_peers.BULK),
     ),
     Goal(
-        "on PostgreSQL: end to end, 64 in flight, one job a request, against the raw aiohttp loop",
+        "on PostgreSQL: end to end, queue and inbox there, 64 in flight, one job a request, against the raw "
+        "aiohttp loop",
+        "at least",
+        0.50,
+        "x",
+        ratio("dispatch/postgres", bench_dispatch.BOTH, _RAW, "jobs/s"),
+    ),
+    Goal(
+        "on PostgreSQL: the same with the inbox in a SQLite file",
         "at least",
         0.50,
         "x",

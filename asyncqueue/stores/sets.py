@@ -9,6 +9,7 @@ from asyncqueue.lifecycle import Reason, Status
 from asyncqueue.stores.base import QueueDetail, Stats
 
 __all__ = [
+    "STATUSES",
     "by_rounds",
     "compared",
     "counts_of",
@@ -21,6 +22,8 @@ __all__ = [
     "ticket_row",
 ]
 
+STATUSES: Final[Mapping[str, Status]] = {status.value: status for status in Status}
+"""The status of each text in a table: a look-up is a tenth of what a call of the class costs."""
 _COMPARED: Final = ("qty", "queue", "kind", "payload")
 
 

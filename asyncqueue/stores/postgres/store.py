@@ -35,6 +35,7 @@ from asyncqueue.stores.postgres.floor import Floor, Sight, Signs
 from asyncqueue.stores.postgres.listen import Listener
 from asyncqueue.stores.postgres.turns import Turns
 from asyncqueue.stores.sets import (
+    STATUSES,
     by_rounds,
     compared,
     counts_of,
@@ -251,7 +252,7 @@ class PostgresTransaction:
             for r, status in zip(reports, answers, strict=True)
             if status and (r.outcome != "ok" or self._rules.keep_all)
         )
-        return [None if status is None else Status(status) for status in answers]
+        return [None if status is None else STATUSES[status] for status in answers]
 
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""

@@ -36,6 +36,7 @@ from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
 from asyncqueue.stores.inside import failure_of
 from asyncqueue.stores.sets import (
+    STATUSES,
     by_rounds,
     compared,
     counts_of,
@@ -240,7 +241,7 @@ class SqliteTransaction:
             for r, status in zip(reports, answers, strict=True)
             if status and (r.outcome != "ok" or self._rules.keep_all)
         )
-        return [None if status is None else Status(status) for status in answers]
+        return [None if status is None else STATUSES[status] for status in answers]
 
     async def _finish_ok(self, reports: Sequence[Report]) -> list[Status | None]:
         """Settle plain successes: the same law as `FINISH`, for the case that must be fast."""
