@@ -6,6 +6,7 @@ for good is a reason to stop, too, and its error is what the run ends with.
 """
 
 import asyncio
+import contextvars
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -103,6 +104,7 @@ class Dispatcher:
         self._events = Events() if events is None else events
         self._counts = Counts()
         self._group: TaskGroup | None = None
+        self._context = contextvars.copy_context()
         self._resources = AsyncExitStack()
         self._begin_afresh()
 
@@ -199,6 +201,7 @@ class Dispatcher:
             async with anyio.create_task_group() as self._group:
                 for loop in self._loops.values():
                     self._group.start_soon(loop.run, name=f"asyncqueue-{loop.chore.name}")
+                self._context = contextvars.copy_context()
                 self._flight.handoff.on_short = self._make_slot
                 if handle_signals:
                     self._group.start_soon(self._watch_signals)
@@ -209,6 +212,7 @@ class Dispatcher:
                 raise self._refusal
         finally:
             self._group = None
+            self._claim.give_up()
             for delivery in tuple(self._flight.held):  # after an abort: nothing goes on in shared requests either
                 delivery.end(Ended.STOPPED)
             unsubscribe()
@@ -250,8 +254,9 @@ class Dispatcher:
         flight.on_empty = self._claim.on_looked = self._quietened
 
     def _make_slot(self) -> None:
+        """Make one with the context variables that `run` had, whatever task needs it: handlers see them."""
         if self._group is not None:
-            self._group.start_soon(serve_slot, self._flight, self._events)
+            self._context.run(self._group.start_soon, serve_slot, self._flight, self._events)
 
     def _freed(self) -> None:
         claim = self._loops["claim"]
@@ -290,6 +295,7 @@ class Dispatcher:
         for delivery in tuple(self._flight.held):
             if not delivery.began_at:
                 delivery.end(Ended.STOPPED)
+        self._claim.hand_out()
         with anyio.move_on_after(self._grace_s):
             await self._landed()
         for delivery in tuple(self._flight.held):

@@ -75,7 +75,7 @@ def board(flight: Flight, events: Events, deliveries: list[Delivery]) -> list[De
     alone: list[Delivery] = []
     of_lane: dict[Lane, list[_Boarded]] = {}
     for delivery in deliveries:
-        if delivery.lane.board is None or now >= delivery.lease_ends:
+        if delivery.lane.board is None or delivery.ended is not None or now >= delivery.lease_ends:
             alone.append(delivery)
         else:
             of_lane.setdefault(delivery.lane, []).append(_Boarded(flight, events, delivery))

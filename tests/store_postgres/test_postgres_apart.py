@@ -1,11 +1,13 @@
 """A large claim has a transaction of its own, beside the reports that are under way; a small one shares theirs."""
 
 import asyncio
+import contextvars
 
 import asyncpg
 import pytest
 
 from asyncqueue.dispatcher import Dispatcher
+from asyncqueue.dispatcher.claim import _HELD_BACK_S
 from asyncqueue.job import NewJob, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
@@ -174,25 +176,59 @@ async def test_jobs_are_carried_out_although_the_next_claim_does_not_begin(queue
     assert dispatcher.counts.done == 3 * LARGE
 
 
-async def test_a_stop_gives_back_what_was_claimed_and_not_handed_out(queue, steps, monkeypatch):
-    asked = asyncio.Event()
+@pytest.mark.parametrize("end", ["stop", "abort"])
+@pytest.mark.parametrize("way", ["handler", "shared requests"])
+async def test_an_end_gives_back_what_was_claimed_and_not_handed_out(queue, steps, monkeypatch, end, way):
     write = queue._batches.store.write
-
-    async def held(work, **settings):
-        if LARGE in steps and not asked.is_set():
-            asked.set()
-            dispatcher.stop()
-        return await write(work, **settings)
-
-    monkeypatch.setattr(queue._batches.store, "write", held)
+    ended = asyncio.Event()
     begun = []
 
     async def carry_out(job):
         begun.append(job.id)
         return True
 
+    def seats(jobs):
+        begun.extend(job.id for job, _answered in jobs)
+        return [None] * len(begun)
+
+    async def held(work, **settings):
+        if LARGE in steps and not ended.is_set():  # the second claim, while the first jobs are held back
+            ended.set()
+            getattr(dispatcher, end)()
+            await asyncio.sleep(0)
+        return await write(work, **settings)
+
+    monkeypatch.setattr(queue._batches.store, "write", held)
     async with Dispatcher(queue, carry_out, concurrency=SLOTS) as dispatcher:
+        if way == "shared requests":
+            monkeypatch.setattr(dispatcher._lanes[0], "board", seats)
         await dispatcher.run()
+    assert ended.is_set()
+    await asyncio.sleep(2 * _HELD_BACK_S)  # nothing may come later
+    assert begun == []
     stats = await queue.stats()
-    assert (stats.done, stats.leased) == (len(begun), 0)
-    assert stats.pending == 3 * LARGE - len(begun)
+    assert (stats.pending, stats.leased) == ((3 * LARGE, 0) if end == "stop" else (2 * LARGE, LARGE))
+
+
+async def test_handlers_see_the_context_of_the_run_whoever_else_claims(queue, steps):
+    who = contextvars.ContextVar("who", default="nobody")
+    seen = set()
+
+    async def carry_out(_job):
+        seen.add(who.get())
+        return True
+
+    async def stranger():
+        who.set("a stranger")
+        await queue.claim("stranger", limit=LARGE)
+
+    who.set("the run")
+    async with Dispatcher(queue, carry_out, concurrency=SLOTS) as dispatcher:
+        running = asyncio.create_task(dispatcher.run())
+        others = [asyncio.create_task(stranger()) for _ in range(2)]
+        await asyncio.gather(*others)
+        await queue.enqueue_many([NewJob(f"k{n}", 1) for n in range(2 * LARGE)])
+        await until(lambda: dispatcher.counts.done >= 2 * LARGE)
+        dispatcher.stop()
+        await running
+    assert seen == {"the run"}

@@ -5,6 +5,8 @@ import pytest
 from asyncqueue.job import NewJob
 from asyncqueue.queue import Queue
 from asyncqueue.stores.postgres import schema
+from asyncqueue.stores.postgres.connection import Profile
+from asyncqueue.stores.postgres.store import PostgresStore
 from asyncqueue.stores.postgres.turns import Turns
 from tests.store.raw import PostgresRaw
 
@@ -82,6 +84,22 @@ async def test_ring_goes_on_where_it_stopped_and_jobs_of_a_queue_come_in_order()
     rows = await turns.claim(0, 6, queues.ring, queues.take)
     seqs = {name: [row["seq"] for row in rows if row["queue"] == name] for name in "abc"}
     assert seqs == {"a": [5, 6], "b": [5, 6], "c": [5, 6]}
+
+
+async def test_a_migration_may_take_longer_than_a_statement_may(own_url, monkeypatch):
+    before = schema.Part("queue", "jobs", "asyncqueue.stores.postgres", schema.QUEUE.steps[:-1])
+    monkeypatch.setattr(schema.inspect, "__defaults__", (before,))
+    monkeypatch.setitem(schema.migrate.__kwdefaults__, "part", before)
+    async with Queue.open(own_url) as queue:
+        await queue.enqueue("a", 1)
+    monkeypatch.undo()
+    step = schema.script
+    monkeypatch.setattr(schema, "script", lambda *which: step(*which) + ";SELECT pg_sleep(0.6)")
+    store = await PostgresStore.open(own_url, profile=Profile(reply_ms=300))
+    try:
+        assert [job.id for job in await store.get(["a"])] == ["a"]
+    finally:
+        await store.close()
 
 
 async def test_schema_of_the_first_version_is_migrated_with_its_jobs(own_url, monkeypatch):

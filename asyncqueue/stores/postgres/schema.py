@@ -49,6 +49,7 @@ QUEUE: Final = Part(
 
 
 _NAMED_MAX: Final = 3
+_STEP_S: Final = 3_600.0
 _VERSIONS: Final = {"part", "version", "birth"}  # the columns of our own table of that name
 
 
@@ -127,9 +128,11 @@ async def migrate(  # noqa: PLR0913 - settings, all by name
     if not state.exists:
         await connection.execute(in_schema(statements.SCHEMA_MAKE, schema))
     await connection.execute(in_schema(statements.SCHEMA_VERSIONS, schema))
+    if version:  # what there is may be large, and an index takes its time
+        await connection.execute(statements.MIGRATE_AT_LEISURE)
     try:
         for step in part.steps[version:]:
-            await connection.execute(in_schema(script(part, step), schema))
+            await connection.execute(in_schema(script(part, step), schema), timeout=_STEP_S)
     except _TAKEN as error:
         if version:
             raise

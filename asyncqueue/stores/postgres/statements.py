@@ -39,6 +39,7 @@ __all__ = [
     "LIST",
     "LIST_DEAD",
     "LOOK",
+    "MIGRATE_AT_LEISURE",
     "MIGRATE_TURN",
     "MOVED",
     "MOVED_COLUMNS",
@@ -182,6 +183,7 @@ ON CONFLICT (part) DO UPDATE SET version = excluded.version
 """
 # Tells this queue from every other one, wherever they are.
 PLACE: Final = "SELECT birth::text FROM asyncqueue.versions WHERE part = 'queue'"
+MIGRATE_AT_LEISURE: Final = "SET LOCAL statement_timeout = 0"
 MIGRATE_TURN: Final = "SELECT pg_advisory_xact_lock(hashtextextended('asyncqueue schema ' || $1, 0))"
 
 _NOW: Final = "(SELECT coalesce($1::bigint, asyncqueue.now_ms()))"  # a SELECT: worked out once, not once a row
@@ -257,6 +259,7 @@ SELECT b FROM buckets
 # one seek (`hit`); inside one, each fine bucket of 128 seqs, from the first that holds a live job, is a range of
 # the fine index, sorted by seq. Each step depends on the one before it, so the rows come in order without a sort
 # of all, and no row is locked that is not taken; those that another transaction has locked are passed over.
+# (`seq + 0`: the order of the primary key would lead a planner into it that takes the table for empty.)
 _FOUND: Final = f"""
 ({_BUCKETS}) AS walk
 CROSS JOIN LATERAL (
@@ -272,10 +275,10 @@ CROSS JOIN LATERAL (
   ORDER BY -priority, queue, seq >> 7 LIMIT 1) AS live
 CROSS JOIN LATERAL generate_series(first, (b << 7) + 127) AS fine
 CROSS JOIN LATERAL (
-  SELECT seq, queue, priority, status, token, attempts, owner FROM asyncqueue.jobs
+  SELECT ctid AS place, seq, queue, priority, status, token, attempts, owner FROM asyncqueue.jobs
   WHERE -priority = p AND queue = name AND seq >> 7 = fine AND due <= {{now}}
     AND deadline > {{now}} AND attempts < max_attempts AND ($4::text[] IS NULL OR kind = ANY($4::text[]))
-  ORDER BY seq {{lock}}) AS found
+  ORDER BY seq + 0 {{lock}}) AS found
 """  # noqa: S608 - a constant, joined from a constant
 # The first $3[n] eligible jobs of each queue $2[n], whatever their level.
 PICK: Final = f"""
@@ -365,7 +368,7 @@ WITH picked AS MATERIALIZED (
     LIMIT room) AS job)
 UPDATE asyncqueue.jobs SET status = 'leased', attempts = jobs.attempts + 1, token = jobs.token + 1, owner = $5,
   lease_until = least({_NOW} + $6::bigint, deadline), reason = NULL
-FROM picked WHERE jobs.seq = picked.seq
+FROM picked WHERE jobs.ctid = picked.place
 RETURNING jobs.id, qty, jobs.owner, jobs.token, jobs.attempts, lease_until, jobs.queue, kind, payload,
   jobs.priority, max_attempts, deadline, lease_until - {_NOW}, jobs.seq, picked.status, picked.token,
   picked.attempts, picked.owner, (
@@ -383,7 +386,7 @@ RETURNING jobs.id, qty, jobs.owner, jobs.token, jobs.attempts, lease_until, jobs
 
 SWEEP: Final = f"""
 WITH doomed AS MATERIALIZED (
-  SELECT seq, status, token, attempts, owner FROM asyncqueue.jobs
+  SELECT ctid AS place, status, token, attempts, owner FROM asyncqueue.jobs
   WHERE seq = ANY(ARRAY(SELECT seq FROM ({_SWEEPABLE}) AS late LIMIT $2))
     AND (deadline <= {_NOW} OR attempts >= max_attempts) AND due IS NOT NULL
     AND (status = 'pending' OR due <= {_NOW})
@@ -392,7 +395,7 @@ UPDATE asyncqueue.jobs SET status = 'dead', owner = NULL, lease_until = NULL, fi
   reason = CASE WHEN deadline <= {_NOW} THEN 'deadline' ELSE 'exhausted' END,
   last_error = CASE WHEN jobs.status = 'leased' AND deadline > {_NOW} THEN 'lease lost on last attempt'
     ELSE last_error END
-FROM doomed WHERE jobs.seq = doomed.seq
+FROM doomed WHERE jobs.ctid = doomed.place
 RETURNING jobs.id, doomed.status, doomed.token, doomed.attempts, doomed.owner
 """  # noqa: S608 - a constant, joined from constants
 
@@ -610,7 +613,7 @@ SELECT q, min(due) FROM walk WHERE NOT EXISTS (SELECT FROM asyncqueue.queues WHE
 # The same for some kinds. No index knows the kind, so this passes over the live jobs.
 NEXT_DUE_OF_KINDS: Final = f"""
 SELECT min(due), {_NOW} FROM asyncqueue.jobs
-WHERE due IS NOT NULL AND kind = ANY($3::text[]) AND ($2::text[] IS NULL OR queue = ANY($2::text[]))
+WHERE {_LIVE} AND kind = ANY($3::text[]) AND ($2::text[] IS NULL OR queue = ANY($2::text[]))
   AND NOT EXISTS (SELECT FROM asyncqueue.queues WHERE name = queue AND paused)
 """  # noqa: S608 - a constant, joined from constants
 
@@ -705,7 +708,7 @@ MOVE_FORGET: Final = "DELETE FROM asyncqueue.moving"
 MOVE_OPEN: Final = "UPDATE asyncqueue.moving SET is_open = $1"
 MOVE_LEASES: Final = f"""
 SELECT count(*), max(lease_until) FROM asyncqueue.jobs
-WHERE due IS NOT NULL AND status = 'leased' AND lease_until > {_NOW}
+WHERE {_LIVE} AND status = 'leased' AND lease_until > {_NOW}
 """  # noqa: S608 - a constant, joined from a constant
 _NUMBERED: Final = ("jobs", "redrives", "attempts")
 MOVE_NUMBERS: Final = " UNION ALL ".join(
