@@ -53,7 +53,6 @@ class ClaimChore:
         self._apart = queue.claim_apart
         self._most = CLAIM_MAX if self._apart is None else max(self._apart, flight.concurrency // 2)
         self._held_back: list[Delivery] = []
-        self._no_longer: asyncio.TimerHandle | None = None
         self._nudged = True  # something in this process changed since the last look
         self._short: set[Lane] = set()  # had no room at the last look, or got all that was asked for
         self._dry: dict[Lane, float] = {}  # had nothing more when they were last asked, and when that was
@@ -179,7 +178,7 @@ class ClaimChore:
                 flight.asked = limit = self._room(lanes, most)
                 asked_at = loop.time()
             if self._held_back:
-                loop.call_soon(self.hand_out)  # the statement is on its way before that
+                loop.call_soon(self._hand_out)  # the statement is on its way before that
             return limit
 
         likely = self._room(lanes, most)
@@ -197,12 +196,12 @@ class ClaimChore:
             )
             flight.asked = 0
             deliveries = flight.take(jobs, asked_at)
-            self.hand_out()
+            self._hand_out()
             self._held_back = deliveries
             if self._is_large(len(jobs)) and self._is_large(self._room(lanes, most)):
-                self._no_longer = loop.call_later(_HELD_BACK_S, self.hand_out)
+                loop.call_later(_HELD_BACK_S, self._hand_out)
             else:
-                self.hand_out()
+                self._hand_out()
         finally:
             self.under_way = False  # first: a claim that was cancelled before it began asks for nothing any more
             flight.asked = 0
@@ -217,19 +216,11 @@ class ClaimChore:
     def _is_large(self, jobs: int) -> bool:
         return self._apart is not None and jobs >= self._apart
 
-    def hand_out(self) -> None:
-        """Give the slots what is held back for the next claim."""
-        deliveries = self.give_up()
+    def _hand_out(self) -> None:
+        """Give the slots what is held back; whatever has ended meanwhile is reported by them, not carried out."""
+        deliveries, self._held_back = self._held_back, []
         if deliveries:
             self._flight.hand_out(deliveries)
-
-    def give_up(self) -> list[Delivery]:
-        """Hand out nothing more, and return what was held back."""
-        if self._no_longer is not None:
-            self._no_longer.cancel()
-            self._no_longer = None
-        deliveries, self._held_back = self._held_back, []
-        return deliveries
 
     def _room(self, lanes: Iterable[Lane], most: int) -> int:
         """Return how many jobs these lanes may ask for together now, `most` at most; for any thread."""

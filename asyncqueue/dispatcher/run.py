@@ -212,7 +212,6 @@ class Dispatcher:
                 raise self._refusal
         finally:
             self._group = None
-            self._claim.give_up()
             for delivery in tuple(self._flight.held):  # after an abort: nothing goes on in shared requests either
                 delivery.end(Ended.STOPPED)
             unsubscribe()
@@ -295,7 +294,6 @@ class Dispatcher:
         for delivery in tuple(self._flight.held):
             if not delivery.began_at:
                 delivery.end(Ended.STOPPED)
-        self._claim.hand_out()
         with anyio.move_on_after(self._grace_s):
             await self._landed()
         for delivery in tuple(self._flight.held):
