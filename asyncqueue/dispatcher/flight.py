@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from asyncqueue.dispatcher.lane import Delivery, Lane
 from asyncqueue.job import LeasedJob
 
-__all__ = ["Counts", "Flight"]
+__all__ = ["Counts", "Flight", "Handoff"]
 
 
 @dataclass(slots=True)

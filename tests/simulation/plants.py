@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from asyncqueue.dispatcher import Dispatcher
-from asyncqueue.dispatcher.flight import Flight
+from asyncqueue.dispatcher.flight import Flight, Handoff
 from asyncqueue.dispatcher.send import HttpSender
 from asyncqueue.queue import Queue
 from asyncqueue.retry import ACCEPTED
@@ -122,6 +122,7 @@ def _overbook_slots() -> None:
 
     async def run(self: Dispatcher, **settings: Any) -> None:
         self._flight.concurrency = 2 * self._concurrency
+        self._flight.handoff = Handoff(2 * self._concurrency)
         for lane in self._lanes:
             lane.most = 2 * self._concurrency
         await real(self, **settings)

@@ -386,7 +386,7 @@ RETURNING jobs.id, qty, jobs.owner, jobs.token, jobs.attempts, lease_until, jobs
 
 SWEEP: Final = f"""
 WITH doomed AS MATERIALIZED (
-  SELECT ctid AS place, status, token, attempts, owner FROM asyncqueue.jobs
+  SELECT seq, status, token, attempts, owner FROM asyncqueue.jobs
   WHERE seq = ANY(ARRAY(SELECT seq FROM ({_SWEEPABLE}) AS late LIMIT $2))
     AND (deadline <= {_NOW} OR attempts >= max_attempts) AND due IS NOT NULL
     AND (status = 'pending' OR due <= {_NOW})
@@ -395,7 +395,7 @@ UPDATE asyncqueue.jobs SET status = 'dead', owner = NULL, lease_until = NULL, fi
   reason = CASE WHEN deadline <= {_NOW} THEN 'deadline' ELSE 'exhausted' END,
   last_error = CASE WHEN jobs.status = 'leased' AND deadline > {_NOW} THEN 'lease lost on last attempt'
     ELSE last_error END
-FROM doomed WHERE jobs.ctid = doomed.place
+FROM doomed WHERE jobs.seq = doomed.seq
 RETURNING jobs.id, doomed.status, doomed.token, doomed.attempts, doomed.owner
 """  # noqa: S608 - a constant, joined from constants
 
