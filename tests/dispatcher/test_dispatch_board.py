@@ -19,7 +19,8 @@ async def test_a_job_whose_lease_ends_now_does_not_go_in_a_request_of_many(monke
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 5.0)
     lane = Lane()
     held, over = [
-        SimpleNamespace(lane=lane, job=name, ended=None, lease_ends=ends) for name, ends in (("a", 5.001), ("b", 5.0))
+        SimpleNamespace(lane=lane, job=name, ended=None, lease_ends=ends)
+        for name, ends in (("a", 5.001), ("b", 5.0))
     ]
     assert board(None, None, [held, over]) == [over]
     assert lane.boarded == ["a"]
