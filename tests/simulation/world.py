@@ -50,6 +50,7 @@ class World:
 
     def __init__(self, seed: int, folder: str) -> None:
         self.seed = seed
+        self._is_left = False
         self._folder = folder  # of this run alone: it is no part of the trace
         self.rng = random.Random(f"world {seed}")  # the scheduler, the network, the disk
         self.product_rng = random.Random(f"product {seed}")  # what the code under test draws
@@ -90,6 +91,8 @@ class World:
 
     def tell(self, text: str) -> None:
         """Add a line to the history; it is part of the trace."""
+        if self._is_left:
+            return
         who = self.current.name if self.current is not None else "world"
         line = f"{self.now_ns / NS:12.6f} {who:<14} {text}".replace(self._folder, "")
         self.history.append(line)
@@ -210,6 +213,7 @@ class World:
         """Let go of the dead, whatever their cleanup still tries to do."""
         for process in tuple(self.processes):
             self.kill(process, "is left behind")
+        self._is_left = True  # what the dead do in their cleanup comes in no certain order
         for task in self._graveyard:
             if isinstance(task, asyncio.Task):
                 _close(task.get_coro())
