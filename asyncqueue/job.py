@@ -101,9 +101,8 @@ DEFAULT_LEASE_MS: Final = 30_000
 
 def check_int(name: str, value: object, allowed: Range) -> None:
     """Raise `InvalidJob` unless `value` is an exact int (no bool) within `allowed`."""
-    low, high = allowed
-    if type(value) is not int or not low <= value <= high:
-        raise InvalidJob(f"{name} must be an integer from {low} to {high}, not {brief(value)}")
+    if value not in allowed:
+        raise InvalidJob(f"{name} must be an integer from {allowed.low} to {allowed.high}, not {brief(value)}")
 
 
 def check_id(name: str, value: object) -> None:

@@ -51,7 +51,8 @@ class ClaimChore:
         self._queues = queues
         self._poll_s = poll_s
         self._apart = queue.claim_apart
-        self._most = CLAIM_MAX if self._apart is None else max(self._apart, flight.concurrency // 2)
+        share = CLAIM_MAX if self._apart is None else max(self._apart, flight.concurrency // 2)
+        self._most = min(CLAIM_MAX, share)
         self._held_back: list[Delivery] = []
         self._nudged = True  # something in this process changed since the last look
         self._short: set[Lane] = set()  # had no room at the last look, or got all that was asked for
@@ -162,7 +163,7 @@ class ClaimChore:
         free = self._flight.free
         together = [lane for lane in rooms if lane.room(free) == free]
         groups = ([together] if together else []) + [[lane] for lane in rooms if lane not in together]
-        asks = [(lanes, min(CLAIM_MAX, self._most)) for lanes in groups]
+        asks = [(lanes, self._most) for lanes in groups]
         self._turn = (self._turn + 1) % len(asks)
         return asks[self._turn :] + asks[: self._turn]
 
@@ -194,18 +195,17 @@ class ClaimChore:
                 kinds=kinds_of(lanes),
                 likely=likely,
             )
-            flight.asked = 0
             deliveries = flight.take(jobs, asked_at)
-            self._hand_out()
-            self._held_back = deliveries
-            if self._is_large(len(jobs)) and self._is_large(self._room(lanes, most)):
-                loop.call_later(_HELD_BACK_S, self._hand_out)
-            else:
-                self._hand_out()
         finally:
             self.under_way = False  # first: a claim that was cancelled before it began asks for nothing any more
             flight.asked = 0
             self.on_looked()
+        self._hand_out()
+        if self._is_large(len(jobs)) and self._is_large(self._room(lanes, most)):
+            self._held_back = deliveries
+            loop.call_later(_HELD_BACK_S, self._hand_out)
+        else:
+            flight.hand_out(deliveries)
         if self.stopped:  # too late to be used: given back
             for delivery in deliveries:
                 delivery.end(Ended.STOPPED)
@@ -219,8 +219,7 @@ class ClaimChore:
     def _hand_out(self) -> None:
         """Give the slots what is held back; whatever has ended meanwhile is reported by them, not carried out."""
         deliveries, self._held_back = self._held_back, []
-        if deliveries:
-            self._flight.hand_out(deliveries)
+        self._flight.hand_out(deliveries)
 
     def _room(self, lanes: Iterable[Lane], most: int) -> int:
         """Return how many jobs these lanes may ask for together now, `most` at most; for any thread."""

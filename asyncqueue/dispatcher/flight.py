@@ -28,7 +28,7 @@ class Counts:
 class Handoff:
     """Gives deliveries to slots, in order, and makes slots as they are needed, `most` of them.
 
-    Done by an `asyncio.Queue`, this was a twentieth of what a job costs.
+    As an `asyncio.Queue` would, at less cost a job.
     """
 
     def __init__(self, most: int) -> None:

@@ -104,7 +104,6 @@ class Dispatcher:
         self._events = Events() if events is None else events
         self._counts = Counts()
         self._group: TaskGroup | None = None
-        self._context = contextvars.copy_context()
         self._resources = AsyncExitStack()
         self._begin_afresh()
 
@@ -201,8 +200,7 @@ class Dispatcher:
             async with anyio.create_task_group() as self._group:
                 for loop in self._loops.values():
                     self._group.start_soon(loop.run, name=f"asyncqueue-{loop.chore.name}")
-                self._context = contextvars.copy_context()
-                self._flight.handoff.on_short = self._make_slot
+                self._flight.handoff.on_short = partial(self._make_slot, contextvars.copy_context())
                 if handle_signals:
                     self._group.start_soon(self._watch_signals)
                 await self._stop_asked.wait()
@@ -252,10 +250,10 @@ class Dispatcher:
         self._claim.on_rung = self._loops["claim"].wake
         flight.on_empty = self._claim.on_looked = self._quietened
 
-    def _make_slot(self) -> None:
-        """Make one with the context variables that `run` had, whatever task needs it: handlers see them."""
+    def _make_slot(self, context: contextvars.Context) -> None:
+        """Make one in the context that `run` had, whatever task needs it: handlers see its variables."""
         if self._group is not None:
-            self._context.run(self._group.start_soon, serve_slot, self._flight, self._events)
+            context.run(self._group.start_soon, serve_slot, self._flight, self._events)
 
     def _freed(self) -> None:
         claim = self._loops["claim"]

@@ -265,7 +265,7 @@ class BatchedStore:
         self._batcher: Batcher[_Call, list[Any]] = Batcher(partial(self._run, inline=True))
         self._effects: Batcher[_Call, list[Any]] = Batcher(partial(self._run, inline=False))
         self.claim_apart = _CLAIM_APART if store.is_concurrent else None
-        self._claims = self._batcher if self.claim_apart is None else Batcher(partial(self._run, inline=True))
+        self._claims = Batcher(partial(self._run, inline=True)) if store.is_concurrent else self._batcher
         self._is_closed = False
         self._pid = os.getpid()
 
@@ -355,7 +355,7 @@ class BatchedStore:
     def _batcher_of(self, call: _Call) -> Batcher[_Call, list[Any]]:
         if call.has_effect:
             return self._effects
-        return self._claims if self.claim_apart is not None and call.claims >= self.claim_apart else self._batcher
+        return self._claims if call.claims >= _CLAIM_APART else self._batcher
 
     def check_outside(self) -> None:
         """Raise `BadEffect` if an effect of this queue, or of another object on its database, is what calls."""

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 STATUSES: Final[Mapping[str, Status]] = {status.value: status for status in Status}
-"""The status of each text in a table: a look-up is a tenth of what a call of the class costs."""
+"""The status of each text in a table; a look-up costs less than a call of the class."""
 _COMPARED: Final = ("qty", "queue", "kind", "payload")
 
 

@@ -8,7 +8,6 @@ import asyncpg
 import pytest
 
 from asyncqueue.dispatcher import Dispatcher
-from asyncqueue.dispatcher.claim import _HELD_BACK_S
 from asyncqueue.job import NewJob, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
@@ -203,9 +202,10 @@ async def test_an_end_gives_back_what_was_claimed_and_not_handed_out(queue, step
     async with Dispatcher(queue, carry_out, concurrency=SLOTS) as dispatcher:
         if way == "shared requests":
             monkeypatch.setattr(dispatcher._lanes[0], "board", seats)
+        claims = dispatcher._claim  # of this run
         await dispatcher.run()
     assert ended.is_set()
-    await asyncio.sleep(2 * _HELD_BACK_S)  # nothing may come later
+    await until(lambda: not claims._held_back)
     assert begun == []
     stats = await queue.stats()
     assert (stats.pending, stats.leased) == ((3 * LARGE, 0) if end == "stop" else (2 * LARGE, LARGE))

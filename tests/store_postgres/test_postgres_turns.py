@@ -1,5 +1,7 @@
 """Turns between queues: a claim asks for no more queues than it wants jobs, and shares them evenly."""
 
+import contextlib
+
 import pytest
 
 from asyncqueue.job import NewJob
@@ -86,13 +88,20 @@ async def test_ring_goes_on_where_it_stopped_and_jobs_of_a_queue_come_in_order()
     assert seqs == {"a": [5, 6], "b": [5, 6], "c": [5, 6]}
 
 
+@contextlib.contextmanager
+def program_of(monkeypatch, steps):
+    """A program that knows only these steps of the schema."""
+    older = schema.Part("queue", "jobs", "asyncqueue.stores.postgres", steps)
+    with monkeypatch.context() as patch:
+        patch.setattr(schema.inspect, "__defaults__", (older,))
+        patch.setitem(schema.migrate.__kwdefaults__, "part", older)
+        yield
+
+
 async def test_a_migration_may_take_longer_than_a_statement_may(own_url, monkeypatch):
-    before = schema.Part("queue", "jobs", "asyncqueue.stores.postgres", schema.QUEUE.steps[:-1])
-    monkeypatch.setattr(schema.inspect, "__defaults__", (before,))
-    monkeypatch.setitem(schema.migrate.__kwdefaults__, "part", before)
-    async with Queue.open(own_url) as queue:
-        await queue.enqueue("a", 1)
-    monkeypatch.undo()
+    with program_of(monkeypatch, schema.QUEUE.steps[:-1]):
+        async with Queue.open(own_url) as queue:
+            await queue.enqueue("a", 1)
     step = schema.script
     monkeypatch.setattr(schema, "script", lambda *which: step(*which) + ";SELECT pg_sleep(0.6)")
     store = await PostgresStore.open(own_url, profile=Profile(reply_ms=300))
@@ -103,14 +112,11 @@ async def test_a_migration_may_take_longer_than_a_statement_may(own_url, monkeyp
 
 
 async def test_schema_of_the_first_version_is_migrated_with_its_jobs(own_url, monkeypatch):
-    first = schema.Part("queue", "jobs", "asyncqueue.stores.postgres", schema.QUEUE.steps[:1])
-    monkeypatch.setattr(schema.inspect, "__defaults__", (first,))
-    monkeypatch.setitem(schema.migrate.__kwdefaults__, "part", first)
-    async with Queue.open(own_url) as queue:
-        await queue.enqueue_many([NewJob(f"j{n}", 1, queue=f"q{n % 2}", priority=n % 3) for n in range(12)])
+    with program_of(monkeypatch, schema.QUEUE.steps[:1]):
+        async with Queue.open(own_url) as queue:
+            await queue.enqueue_many([NewJob(f"j{n}", 1, queue=f"q{n % 2}", priority=n % 3) for n in range(12)])
     raw = PostgresRaw(own_url)
     assert raw.select("SELECT version FROM versions") == [(1,)]
-    monkeypatch.undo()
     async with Queue.open(own_url) as queue:
         taken = [job.id for job in await queue.claim("w", limit=64)]
     assert sorted(taken[:4]) == ["j11", "j2", "j5", "j8"]

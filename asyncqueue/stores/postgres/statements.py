@@ -89,6 +89,7 @@ __all__ = [
     "STATS",
     "STATUS_OF",
     "SWEEP",
+    "XACT",
     "XACT_STATUS",
     "XID",
     "local_settings",
@@ -134,7 +135,9 @@ def local_settings(reply_ms: int) -> str:
 PING: Final = "SELECT 1"
 NOW: Final = "SELECT asyncqueue.now_ms()"
 _SERVER: Final = "extract(epoch FROM pg_postmaster_start_time())::text"
-XID: Final = f"SELECT pg_current_xact_id_if_assigned()::text, {_SERVER}"
+# The transaction that this is a part of, and when its server was started: `connection.Xact`.
+XACT: Final = f"pg_current_xact_id_if_assigned()::text, {_SERVER}"
+XID: Final = f"SELECT {XACT}"
 SERVER_START: Final = f"SELECT {_SERVER}"
 XACT_STATUS: Final = "SELECT pg_xact_status($1::text::xid8)"
 SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"

@@ -566,7 +566,7 @@ def _columns(rows: Iterable[Sequence[Any]], width: int, shortened: int = 0) -> l
     """Return a set as it travels: one list a column, `width` of them also if there are no rows.
 
     Of the first `shortened` columns all but the first, which counts the rows, are of one value if that is the same
-    in all rows: the driver takes a third of a microsecond for each. The statement must know (`statements._same`).
+    in all rows: the driver looks at each for long. The statement must know (`statements._same`).
     Raises `InvalidJob` for a value of another kind: the driver would take a collection for one more dimension.
     """
     columns = [list(column) for column in zip(*rows, strict=True)]

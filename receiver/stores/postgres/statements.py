@@ -6,6 +6,8 @@ rows come before known ones: receivers that meet in the same ids wait for each o
 
 from typing import Final
 
+from asyncqueue.stores.postgres.statements import XACT
+
 __all__ = [
     "ACCEPT",
     "ACCEPT_IN_LEDGER",
@@ -32,21 +34,24 @@ ORDER BY id COLLATE "C", n
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 """  # noqa: S608 - a constant, joined from a constant
-# The transaction that this is a part of, and when its server was started.
-_XACT: Final = "pg_current_xact_id_if_assigned()::text, extract(epoch FROM pg_postmaster_start_time())::text"
-_ADDED: Final = """
+
+
+def _add(totals: str) -> str:
+    """Return the statement that adds `totals`, four values, to what was counted so far."""
+    return f"""
+INSERT INTO asyncqueue.inbox_totals AS t (slot, messages, quantity, duplicates, conflicts)
+SELECT pg_backend_pid() % 64, {totals}
 ON CONFLICT (slot) DO UPDATE SET
   messages = t.messages + excluded.messages, quantity = t.quantity + excluded.quantity,
   duplicates = t.duplicates + excluded.duplicates, conflicts = t.conflicts + excluded.conflicts
 """
+
+
 # If all are new, they are counted as well: then nothing else is to be done in the transaction.
 ACCEPT_IN_LEDGER: Final = f"""
 WITH new AS ({ACCEPT}, qty), entered AS (INSERT INTO asyncqueue.ledger SELECT id, qty FROM new),
-counted AS (
-  INSERT INTO asyncqueue.inbox_totals AS t (slot, messages, quantity, duplicates, conflicts)
-  SELECT pg_backend_pid() % 64, count(*), sum(qty), 0, 0 FROM new HAVING count(*) = cardinality($1::text[])
-  {_ADDED})
-SELECT id, {_XACT} FROM new
+counted AS ({_add("count(*), sum(qty), 0, 0 FROM new HAVING count(*) = cardinality($1::text[])")})
+SELECT id, {XACT} FROM new
 """  # noqa: S608 - a constant, joined from constants
 
 # $1-$3 ids, quantities, payloads.
@@ -78,12 +83,7 @@ ON CONFLICT (id, qty, digest) DO UPDATE SET times = known.times + excluded.times
 FORGET: Final = "DELETE FROM asyncqueue.inbox WHERE id = ANY($1::text[])"
 # $1-$4 messages, quantity, duplicates, conflicts. The last statement of a transaction: two server processes that
 # share a slot wait for a commit, not for the work before it.
-TOTALS_ADD: Final = f"""
-INSERT INTO asyncqueue.inbox_totals AS t (slot, messages, quantity, duplicates, conflicts)
-VALUES (pg_backend_pid() % 64, $1::bigint, $2::bigint, $3::bigint, $4::bigint)
-{_ADDED}
-RETURNING {_XACT}
-"""  # noqa: S608 - a constant, joined from constants
+TOTALS_ADD: Final = f"{_add('$1::bigint, $2::bigint, $3::bigint, $4::bigint')} RETURNING {XACT}"
 
 GET: Final = """
 SELECT id, qty, payload, result, received_at, token, attempt, times FROM asyncqueue.inbox WHERE id = $1

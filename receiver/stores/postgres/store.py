@@ -117,14 +117,14 @@ class _Set:
         else:
             results = await self._judge({message.id for message in accepted}, failed)
             await self._keep_repeats(results)
-        ((*xact,),) = await self._rows(
+        ((xid, server),) = await self._rows(
             statements.TOTALS_ADD,
             len(accepted),
             sum(message.qty for message in accepted),
             results.count(Result.DUPLICATE),
             results.count(Result.CONFLICT),
         )
-        self.xact = xact[0], xact[1]
+        self.xact = xid, server
         return [*results]
 
     async def _accept(self) -> tuple[list[Message], set[str]]:
@@ -134,7 +134,8 @@ class _Set:
         rows = await self._rows(statement, self._ids, self._qtys, self._payloads, *claims)
         accepted = first_of(self._arrivals, {row[0] for row in rows})
         if self._effect is None and rows:
-            self.xact = rows[0][1], rows[0][2]
+            _id, xid, server = rows[0]
+            self.xact = xid, server
         if self._effect is None or not accepted:
             return accepted, set()
         failed = await self._run_effects(self._effect, accepted)
