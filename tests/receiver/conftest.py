@@ -1,5 +1,6 @@
 """An inbox on a real socket, on either store: a new store is one more fixture id."""
 
+import asyncio
 import socket
 from contextlib import asynccontextmanager
 
@@ -9,6 +10,8 @@ from receiver_tools import speak
 
 from receiver.app import DOOR, create_app
 from receiver.server import BoundedSite
+
+_WRITES = ("_attempt", "_once", "write_inline")  # of PostgreSQL's database and of SQLite's
 
 
 class Served:
@@ -31,10 +34,11 @@ class Served:
 
     def wrap_writes(self, wrapper):
         """Put `await wrapper(write)` in the place of each transaction, which is `write()`; return the undoing."""
-        name = "_attempt" if hasattr(self.database, "_attempt") else "write_inline"
-        plain = getattr(self.database, name)
-        setattr(self.database, name, lambda *arguments: wrapper(lambda: plain(*arguments)))
-        return lambda: setattr(self.database, name, plain)
+        database = self.database
+        plain = {name: getattr(database, name) for name in _WRITES if hasattr(database, name)}
+        for name, way in plain.items():
+            setattr(database, name, lambda *arguments, way=way: wrapper(lambda: way(*arguments)))
+        return lambda: [setattr(database, name, way) for name, way in plain.items()]
 
     @asynccontextmanager
     async def statements(self):
@@ -46,6 +50,7 @@ class Served:
             for connection in connections:
                 connection.add_query_logger(note)
             yield seen
+            await asyncio.sleep(0)  # the driver tells of a statement in the loop's next turn
             for connection in connections:
                 connection.remove_query_logger(note)
         else:

@@ -115,7 +115,7 @@ async def test_receivers_do_not_wait_for_each_others_commits(inboxes, url):
     plain = inboxes[0]._database.sql
 
     async def slow(connection):
-        await connection.fetch(plain(statements.ACCEPT_IN_LEDGER), ["b"], [1], [None], [None], [None])
+        await connection.fetch(plain(statements.ACCEPT_NEW), ["b"], [1], [None], [None], [None])
         held.set()
         await go.wait()
 
@@ -129,27 +129,73 @@ async def test_receivers_do_not_wait_for_each_others_commits(inboxes, url):
     assert (await inboxes[3].totals()).messages == 3
 
 
-async def test_new_messages_cost_one_statement_and_others_are_told_apart_in_the_same_transaction(
-    inboxes, monkeypatch
-):
+async def test_new_messages_cost_one_statement_and_others_are_told_apart_in_one_transaction(inboxes, monkeypatch):
     asked = []
-    fetch = asyncpg.Connection.fetch
 
-    async def noted(self, sql, *arguments, **settings):
-        asked.append(sql)
-        return await fetch(self, sql, *arguments, **settings)
+    def noting(plain):
+        async def noted(self, sql, *arguments, **settings):
+            asked.append(sql)
+            return await plain(self, sql, *arguments, **settings)
 
-    monkeypatch.setattr(asyncpg.Connection, "fetch", noted)
+        return noted
+
+    for name in ("fetch", "fetchval", "execute"):
+        monkeypatch.setattr(asyncpg.Connection, name, noting(getattr(asyncpg.Connection, name)))
     inbox = inboxes[0]
     inbox._database.commits = 0
     new = [("a", 2, None), ("b", 3, None)]
     assert await inbox.receive(lambda: arrivals(*new)) == [Result.ACCEPTED] * 2
     assert len(asked) == 1
-    assert inbox._database.commits == 1  # and the server has told its transaction's number in the same answer
     mixed = [("c", 5, None), ("a", 2, None), ("b", 4, None)]
     assert await inbox.receive(lambda: arrivals(*mixed)) == [Result.ACCEPTED, Result.DUPLICATE, Result.CONFLICT]
-    assert inbox._database.commits == 2
-    assert await inbox.totals() == Totals(messages=3, quantity=10, duplicates=1, conflicts=1)
+    assert inbox._database.commits == 1
+    twice = [("d", 1, None), ("d", 1, None)]
+    assert await inbox.receive(lambda: arrivals(*twice)) == [Result.ACCEPTED, Result.DUPLICATE]
+    assert await inbox.totals() == Totals(messages=4, quantity=11, duplicates=2, conflicts=1)
+
+
+async def test_sets_of_new_messages_that_meet_record_each_of_them_once(inboxes, url):
+    """The one that comes second waits for the first, and then finds that not all of its own are new."""
+    plain = inboxes[0]._database.sql
+    held, go = asyncio.Event(), asyncio.Event()
+
+    async def first(connection):
+        await connection.fetch(plain(statements.ACCEPT_NEW), ["b"], [2], [None], [None], [None])
+        held.set()
+        await go.wait()
+
+    task = asyncio.create_task(inboxes[0]._database.write(first))
+    await held.wait()
+    ours = [("a", 1, None), ("b", 2, None), ("c", 3, None)]
+    second = asyncio.create_task(inboxes[1].receive(lambda: arrivals(*ours)))
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%inbox%'"
+    await until(lambda: look(url, blocked)[0][0])
+    go.set()
+    await task
+    assert await second == [Result.ACCEPTED, Result.DUPLICATE, Result.ACCEPTED]
+    assert check_whole(url) == {"a": 1, "b": 2, "c": 3}
+    assert await inboxes[0].totals() == Totals(messages=3, quantity=6, duplicates=1, conflicts=0)
+
+
+async def test_a_set_whose_answer_was_lost_is_recorded_once_and_answered(inboxes, url, monkeypatch):
+    """The connection breaks when all is done: it is asked again, and what was done is answered as duplicates."""
+    plain = asyncpg.Connection.fetchval
+    lost = []
+
+    async def cut(self, sql, *arguments, **settings):
+        result = await plain(self, sql, *arguments, **settings)
+        if not lost and "counted" in sql:
+            lost.append(result)
+            self.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+        return result
+
+    monkeypatch.setattr(asyncpg.Connection, "fetchval", cut)
+    ours = [("a", 1, None), ("b", 2, None)]
+    assert await inboxes[0].receive(lambda: arrivals(*ours)) == [Result.DUPLICATE] * 2
+    assert lost == [2]
+    assert check_whole(url) == {"a": 1, "b": 2}
+    assert await inboxes[0].totals() == Totals(messages=2, quantity=3, duplicates=2, conflicts=0)
 
 
 async def test_real_receivers_killed_at_random_lose_nothing_and_apply_each_message_once(url):
@@ -260,6 +306,7 @@ async def test_an_address_without_a_server_is_one_line_without_the_password():
 HOT = {
     "ACCEPT": (["m5"], [1], ["1"], [1], [1]),
     "ACCEPT_IN_LEDGER": (["m5"], [1], ["1"], [1], [1]),
+    "ACCEPT_NEW": (["m5"], [1], ["1"], [1], [1]),
     "JUDGE": (["m5"], [1], ["1"]),
     "HOLD": (["m5"],),
     "SEEN_AGAIN": (["m5"], [1]),

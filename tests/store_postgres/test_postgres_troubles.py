@@ -306,6 +306,36 @@ async def test_connection_that_was_left_in_a_transaction_does_not_go_back_to_the
     assert raw.is_closed()
 
 
+async def test_one_connection_stays_at_hand_and_the_others_go_back_to_the_pool(queue):
+    database = queue._store.database
+    until = time.monotonic() + 20
+    async with database._borrowed(until) as first, database._borrowed(until) as second:
+        assert database._spare is None
+        assert first is not second
+    assert database._spare is second
+    assert database._pool.get_idle_size() == 1
+    async with database._borrowed(until) as again:
+        assert again is second
+    second.terminate()
+    async with database._borrowed(until) as another:
+        assert await another.fetchval("SELECT 1") == 1
+        raw = another._con
+    await database.close()
+    assert database._spare is None
+    assert raw.is_closed()
+
+
+async def test_a_connection_that_is_returned_while_its_database_closes_is_closed_with_it(queue):
+    database = queue._store.database
+    async with database._borrowed(time.monotonic() + 20) as connection:
+        raw = connection._con
+        closing = asyncio.create_task(database.close())
+        await asyncio.sleep(0)
+    await closing
+    assert raw.is_closed()
+    assert database._spare is None
+
+
 async def test_another_process_than_the_one_that_opened_it_is_refused(queue, monkeypatch):
     monkeypatch.setattr(queue._store.database, "_pid", 0)
     with pytest.raises(ForkedProcess, match="opened before a fork"):

@@ -90,7 +90,7 @@ class Profile:
     `patience_ms` bounds all waiting of one call: for a connection, for a server that is restarted, for other
     writers. `reply_ms` is how long the server may take to answer one statement before the connection is taken for
     dead (half open): it is cut, and the call goes on over another one while patience lasts. A process uses up to
-    `connections`, and one more to listen.
+    `connections`, of which it keeps one while it has nothing to do, and one more to listen.
     """
 
     patience_ms: int = 10_000
@@ -226,6 +226,10 @@ class Database:
         self._pid = os.getpid()
         self._is_closed = False
         self._pool: asyncpg.Pool[Any] | None = None
+        self._spare: Connection | None = (
+            None  # of the pool, but ready to hand: to ask the pool takes a task or two
+        )
+        self._waiting = 0  # for one of the pool
 
     @classmethod
     async def open(cls, address: Address, profile: Profile, migrate: Work[None]) -> "Database":
@@ -264,19 +268,22 @@ class Database:
         until = time.monotonic() + self.profile.patience_ms / 1000
         return await self._patiently(lambda: self._attempt(work, xact, until), until)
 
+    async def alone(self, work: Work[T]) -> T:
+        """Run `work`, which asks for one statement, without a transaction around it: one exchange with the server.
+
+        If the connection breaks before the answer, whether it was done is not known, and it is run again: so it is
+        for what does no harm if it is done twice, even late. A cancellation passes at once. Raises as `write`.
+        """
+        until = time.monotonic() + self.profile.patience_ms / 1000
+        return await self._patiently(lambda: self._once(work, until), until)
+
     async def read(self, sql: str, *arguments: Any) -> list[Any]:
         """Return all rows of one SELECT, a consistent moment of its own. Raises as `write` does."""
-        until = time.monotonic() + self.profile.patience_ms / 1000
 
-        async def once() -> list[Any]:
-            async with self._borrowed(until) as connection:
-                try:
-                    return list(await connection.fetch(self.sql(sql), *arguments))
-                except asyncio.CancelledError:
-                    _cut(connection)  # it would still wait for the answer
-                    raise
+        async def work(connection: Connection) -> list[Any]:
+            return list(await connection.fetch(self.sql(sql), *arguments))
 
-        return await self._patiently(once, until)
+        return await self.alone(work)
 
     async def close(self) -> None:
         """Close all connections; transactions that run are waited for. May be called again."""
@@ -286,8 +293,11 @@ class Database:
     async def _close(self) -> None:
         self._is_closed = True
         pool, self._pool = self._pool, None
+        spare, self._spare = self._spare, None
         if pool is None:
             return
+        if spare is not None:
+            await _give_back(pool, spare)
         try:
             async with asyncio.timeout(self.profile.patience_ms / 1000):
                 await pool.close()
@@ -330,20 +340,25 @@ class Database:
         async with self._borrowed(until) as connection:
             return await shielded(self._transaction(connection, work, xact, until))
 
+    async def _once(self, work: Work[T], until: float) -> T:
+        async with self._borrowed(until) as connection:
+            try:
+                return await work(connection)
+            except asyncio.CancelledError:
+                _cut(connection)  # it would still wait for the answer
+                raise
+
     @asynccontextmanager
     async def _borrowed(self, until: float) -> AsyncIterator[Connection]:
         """Lend a connection of the pool; one that broke meanwhile, or whose state is not known, is thrown away."""
         self.check_usable()
         pool = self._pool
         assert pool is not None  # noqa: S101 - check_usable saw to it
-        try:
-            connection = await pool.acquire(timeout=max(0.001, until - time.monotonic()))
-        except TimeoutError as error:
-            if pool.get_idle_size() == 0 and pool.get_size() >= pool.get_max_size():
-                many = self.profile.connections
-                text = f"{self.address.shown}: all {many} connections of this process are in use"
-                raise _Repeat(Trouble(StoreBusy(text), passes=True)) from error
-            raise
+        connection, self._spare = self._spare, None
+        if connection is None or is_gone(connection):
+            if connection is not None:
+                await _give_back(pool, connection)
+            connection = await self._acquired(pool, until)
         try:
             yield connection
         except BaseException as error:
@@ -354,8 +369,28 @@ class Database:
         finally:
             if not is_gone(connection) and connection.is_in_transaction():
                 _cut(connection)
-            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-                await pool.release(connection, timeout=_CLOSE_S)
+            if not self._keeps(connection):
+                await _give_back(pool, connection)
+
+    def _keeps(self, connection: Connection) -> bool:
+        """Keep a connection that is not used any more, if there is none yet and nobody waits for it."""
+        if self._spare is not None or self._waiting or self._is_closed or is_gone(connection):
+            return False
+        self._spare = connection
+        return True
+
+    async def _acquired(self, pool: "asyncpg.Pool[Any]", until: float) -> Connection:
+        self._waiting += 1
+        try:
+            return await pool.acquire(timeout=max(0.001, until - time.monotonic()))
+        except TimeoutError as error:
+            if pool.get_idle_size() == 0 and pool.get_size() >= pool.get_max_size():
+                many = self.profile.connections
+                text = f"{self.address.shown}: all {many} connections of this process are in use"
+                raise _Repeat(Trouble(StoreBusy(text), passes=True)) from error
+            raise
+        finally:
+            self._waiting -= 1
 
     async def _transaction(
         self, connection: Connection, work: Work[T], xact: Callable[[], Xact | None], until: float
@@ -461,6 +496,12 @@ def _cut(connection: Connection) -> None:
     """Drop a connection at once, whatever it was doing; the server rolls back what was open."""
     with suppress(asyncpg.InterfaceError):
         connection.terminate()
+
+
+async def _give_back(pool: "asyncpg.Pool[Any]", connection: Connection) -> None:
+    """Return a connection to its pool, which closes what is broken."""
+    with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        await pool.release(connection, timeout=_CLOSE_S)
 
 
 async def _nothing(_connection: Connection) -> None:

@@ -11,6 +11,7 @@ from asyncqueue.stores.postgres.statements import XACT
 __all__ = [
     "ACCEPT",
     "ACCEPT_IN_LEDGER",
+    "ACCEPT_NEW",
     "CONFLICT",
     "FORGET",
     "GET",
@@ -23,17 +24,25 @@ __all__ = [
 
 _NOW: Final = "(SELECT floor(extract(epoch FROM transaction_timestamp()) * 1000)::bigint)"
 
-# $1-$5 ids, quantities, payloads, tokens, attempts. Of one id twice in a set the first is inserted. An id that
-# another receiver is inserting is waited for: it is known if that commits, and ours if it does not.
-ACCEPT: Final = f"""
+# $1-$5 ids, quantities, payloads, tokens, attempts.
+_OFFERED: Final = f"""
 INSERT INTO asyncqueue.inbox (id, qty, payload, result, received_at, token, attempt)
 SELECT id, qty, payload, 'accepted', {_NOW}, token, attempt
 FROM unnest($1::text[], $2::integer[], $3::text[], $4::bigint[], $5::bigint[])
   WITH ORDINALITY AS item(id, qty, payload, token, attempt, n)
+"""  # noqa: S608 - a constant, joined from a constant
+# Of one id twice in a set the first is inserted. An id that another receiver is inserting is waited for: it is
+# known if that commits, and ours if it does not.
+ACCEPT: Final = f"""
+{_OFFERED}
 ORDER BY id COLLATE "C", n
 ON CONFLICT (id) DO NOTHING
 RETURNING id
-"""  # noqa: S608 - a constant, joined from a constant
+"""
+ACCEPT_IN_LEDGER: Final = f"""
+WITH new AS ({ACCEPT}, qty), entered AS (INSERT INTO asyncqueue.ledger SELECT id, qty FROM new)
+SELECT id FROM new
+"""  # noqa: S608 - a constant, joined from constants
 
 
 def _add(totals: str) -> str:
@@ -47,11 +56,17 @@ ON CONFLICT (slot) DO UPDATE SET
 """
 
 
-# If all are new, they are counted as well: then nothing else is to be done in the transaction.
-ACCEPT_IN_LEDGER: Final = f"""
-WITH new AS ({ACCEPT}, qty), entered AS (INSERT INTO asyncqueue.ledger SELECT id, qty FROM new),
-counted AS ({_add("count(*), sum(qty), 0, 0 FROM new HAVING count(*) = cardinality($1::text[])")})
-SELECT id, {XACT} FROM new
+# All there is to do if every id is new and comes once; else nothing is done, which is answered with 0 or, if
+# another receiver has just inserted one of them, with a unique violation. Done again, it finds them known.
+ACCEPT_NEW: Final = f"""
+WITH new AS (
+  {_OFFERED}
+  WHERE NOT EXISTS (SELECT FROM asyncqueue.inbox WHERE id = ANY($1::text[]))
+  ORDER BY id COLLATE "C"
+  RETURNING id, qty),
+entered AS (INSERT INTO asyncqueue.ledger SELECT id, qty FROM new),
+counted AS ({_add("count(*), sum(qty), 0, 0 FROM new HAVING count(*) > 0")})
+SELECT count(*) FROM new
 """  # noqa: S608 - a constant, joined from constants
 
 # $1-$3 ids, quantities, payloads.

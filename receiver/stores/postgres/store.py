@@ -62,7 +62,15 @@ class PostgresInbox:
         return inbox
 
     async def receive(self, take: Callable[[], Sequence[Arrival]]) -> list[Result | Exception]:
-        """See `receiver.stores.base.InboxStore`."""
+        """See `receiver.stores.base.InboxStore`.
+
+        The rule is that all are new, and there are no effects: then one statement does it all, and is repeated if
+        its answer is lost, which answers what it did as duplicates. (A pooler's session lacks our settings.)
+        """
+        if self._effect is None and not self._database.address.is_pooled:
+            results = await self._database.alone(lambda connection: self._receive_new(connection, take()))
+            if results is not None:
+                return results
         made: list[_Set] = []
 
         async def work(connection: Connection) -> list[Result | Exception]:
@@ -70,6 +78,19 @@ class PostgresInbox:
             return await made[0].receive()
 
         return await self._database.write(work, lambda: made[0].xact)
+
+    async def _receive_new(
+        self, connection: Connection, arrivals: Sequence[Arrival]
+    ) -> list[Result | Exception] | None:
+        """Record messages that are all new; None if they are not: then none is recorded."""
+        columns = _columns_of(arrivals)
+        if len(set(columns[0])) != len(arrivals):
+            return None
+        try:
+            count = await connection.fetchval(self._database.sql(statements.ACCEPT_NEW), *columns)
+        except asyncpg.UniqueViolationError:
+            return None
+        return [Result.ACCEPTED] * count if count == len(arrivals) else None
 
     async def get(self, message_id: str) -> Kept | None:
         """See `receiver.stores.base.InboxStore`."""
@@ -101,10 +122,8 @@ class _Set:
         self._effect = effect
         self._arrivals = arrivals
         self.xact: Xact | None = None  # as the last statement has told it
-        messages = [arrival.message for arrival in arrivals]
-        self._ids = [message.id for message in messages]
-        self._qtys = [message.qty for message in messages]
-        self._payloads = [message.payload for message in messages]
+        self._columns = _columns_of(arrivals)
+        self._ids = self._columns[0]
 
     async def receive(self) -> list[Result | Exception]:
         if not self._arrivals:
@@ -112,8 +131,6 @@ class _Set:
         accepted, failed = await self._accept()
         if len(accepted) == len(self._arrivals):
             results = [Result.ACCEPTED] * len(accepted)
-            if self._effect is None:  # these are counted already
-                return [*results]
         else:
             results = await self._judge({message.id for message in accepted}, failed)
             await self._keep_repeats(results)
@@ -130,12 +147,8 @@ class _Set:
     async def _accept(self) -> tuple[list[Message], set[str]]:
         """Insert what is new and run its effects; return what was accepted, and the ids whose effect failed."""
         statement = statements.ACCEPT_IN_LEDGER if self._effect is None else statements.ACCEPT
-        claims = [arrival.token for arrival in self._arrivals], [arrival.attempt for arrival in self._arrivals]
-        rows = await self._rows(statement, self._ids, self._qtys, self._payloads, *claims)
+        rows = await self._rows(statement, *self._columns)
         accepted = first_of(self._arrivals, {row[0] for row in rows})
-        if self._effect is None and rows:
-            _id, xid, server = rows[0]
-            self.xact = xid, server
         if self._effect is None or not accepted:
             return accepted, set()
         failed = await self._run_effects(self._effect, accepted)
@@ -171,7 +184,7 @@ class _Set:
 
     async def _judge(self, accepted: set[str], failed: set[str]) -> list[Result]:
         """Return a result for each arrival, in order."""
-        rows = await self._rows(statements.JUDGE, self._ids, self._qtys, self._payloads)
+        rows = await self._rows(statements.JUDGE, *self._columns[:3])
         is_same: dict[int, bool] = dict(map(tuple, rows))
         gone = next((n for n, name in enumerate(self._ids) if n not in is_same and name not in failed), None)
         if gone is not None:
@@ -192,6 +205,18 @@ class _Set:
 
     async def _rows(self, statement: str, *arguments: Any) -> list[Any]:
         return list(await self._connection.fetch(self._database.sql(statement), *arguments))
+
+
+def _columns_of(arrivals: Sequence[Arrival]) -> tuple[list[Any], ...]:
+    """Return a set of messages as it travels: ids, quantities, payloads, tokens, attempts."""
+    messages = [arrival.message for arrival in arrivals]
+    return (
+        [message.id for message in messages],
+        [message.qty for message in messages],
+        [message.payload for message in messages],
+        [arrival.token for arrival in arrivals],
+        [arrival.attempt for arrival in arrivals],
+    )
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
