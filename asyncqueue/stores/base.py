@@ -201,6 +201,12 @@ class Transaction(Protocol):
         """
         ...
 
+    async def finish_and_claim(
+        self, reports: Sequence[Report], claim: Claim
+    ) -> tuple[list[Status | Exception | None], list[LeasedJob]]:
+        """Do `finish`, then `claim`, and return what both return; at once where a store can."""
+        ...
+
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """Push leases out; the new `lease_until` (ms), or None for a stale ticket. Never past the deadline."""
         ...

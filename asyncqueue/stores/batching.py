@@ -398,25 +398,41 @@ class BatchedStore:
 
         async def work(transaction: Transaction) -> list[list[Any]]:
             calls = take()
-            answers: list[list[Any]] = [[]] * len(calls)
             for call in calls:
                 call.close()
-            for verb in self._ORDER:
-                mine = [(place, call) for place, call in enumerate(calls) if call.verb == verb]
-                if verb == "claim":
-                    for place, call in mine:
-                        for claim in call.items:
-                            answers[place] = await transaction.claim(claim)
-                elif mine:
-                    merged = [item for _place, call in mine for item in call.items]
-                    if not merged:
-                        continue
-                    rest = iter(await getattr(transaction, verb)(merged))
-                    for place, call in mine:
-                        answers[place] = list(islice(rest, len(call.items)))
-            return answers
+            return await self._carry_out(transaction, calls)
 
         return await self.store.write(work, inline=inline)
+
+    async def _carry_out(self, transaction: Transaction, calls: Sequence[_Call]) -> list[list[Any]]:
+        """Ask for each verb once, with what all its calls bring; return an answer for each call."""
+        answers: list[list[Any]] = [[]] * len(calls)
+        places = {
+            verb: [n for n, call in enumerate(calls) if call.verb == verb and call.items] for verb in self._ORDER
+        }
+        asked = [verb for verb in self._ORDER if places[verb]]
+
+        def items(verb: str) -> list[Any]:
+            return [item for n in places[verb] for item in calls[n].items]
+
+        def hand_out(verb: str, together: Sequence[Any]) -> None:
+            rest = iter(together)
+            for n in places[verb]:
+                answers[n] = list(islice(rest, len(calls[n].items)))
+
+        if asked == ["finish", "claim"] and len(items("claim")) == 1:  # what a busy dispatcher asks for
+            place = places["claim"][0]
+            statuses, answers[place] = await transaction.finish_and_claim(items("finish"), *calls[place].items)
+            hand_out("finish", statuses)
+            return answers
+        for verb in asked:
+            if verb == "claim":
+                for n in places[verb]:
+                    for claim in calls[n].items:
+                        answers[n] = await transaction.claim(claim)
+            else:
+                hand_out(verb, await getattr(transaction, verb)(items(verb)))
+        return answers
 
     async def _alone(self, call: _Call, *, inline: bool) -> list[Any] | Exception:
         try:

@@ -1,5 +1,6 @@
 """A claim that knows where the live jobs begin takes the same jobs as one that does not know."""
 
+import asyncio
 import time
 
 import asyncpg
@@ -220,3 +221,24 @@ async def test_job_that_was_changed_by_hand_is_seen_when_the_floor_is_too_old(kn
     assert floor.holds
     known._store._sight = known._store._sight._replace(floor=floor._replace(until=time.monotonic()))
     assert await ids(known, 1) == [job_id]
+
+
+async def test_reports_and_the_claim_that_follows_them_are_one_statement(known, monkeypatch):
+    held = await known.claim("w", limit=4)
+    asked = []
+    fetch = asyncpg.Connection.fetch
+
+    async def noted(self, sql, *arguments, **settings):
+        asked.append(sql)
+        return await fetch(self, sql, *arguments, **settings)
+
+    monkeypatch.setattr(asyncpg.Connection, "fetch", noted)
+    before = known._store._sight.floor
+    _done, leased = await asyncio.gather(known.finish_many([Report.ok(job) for job in held]), ids(known, 4))
+    assert leased == [f"j{n}" for n in range(306, 310)]
+    assert len(asked) == 1
+    assert known._store._sight.floor.bucket >= before.bucket
+    assert known._store._sight.floor.until == before.until
+    _none, leased = await asyncio.gather(known.finish_many([Report.ok(job) for job in held]), ids(known, 1_000))
+    assert leased == [f"j{n}" for n in range(310, 600)]
+    assert known._store._sight.floor is None  # there was less than it had room for

@@ -23,6 +23,10 @@ PLANS = {
     "RING": ((None, 0, "", None, 5, None, None), {"jobs_turn_coarse", "queues_pkey"}),
     "SWEEP": ((None, 10), {"jobs_deadline", "jobs_spent", "jobs_pkey"}),
     "FINISH_OK": ((None, *TICKETS, False), {"jobs_id_key"}),
+    "FINISH_AND_CLAIM": (
+        (None, ["default"], [5], None, "w", 1_000, 0, None, None, *TICKETS, False),
+        {"jobs_turn_coarse", "jobs_turn_fine", "totals_pkey", "jobs_id_key"},
+    ),
     "FINISH": ((None, *TICKETS, ["retry"], [0], [None], False), {"jobs_id_key"}),
     "RENEW": ((None, *TICKETS, [1_000]), {"jobs_id_key"}),
     "RELEASE": ((None, *TICKETS, [0], [None]), {"jobs_id_key"}),
@@ -39,7 +43,12 @@ PLANS = {
     "LIST_DEAD": ((None, "dead", None, None, None, None, None, 0, 10), {"jobs_dead"}),
     "HISTORY": (("a", 10), {"attempts_by_id", "redrives_by_id"}),
 }
-SORTS = {"CLAIM": 1, "PICK": 1, "HISTORY": 1}  # of the due jobs of one fine bucket, of the lines of one job
+SORTS = {
+    "CLAIM": 1,
+    "FINISH_AND_CLAIM": 1,
+    "PICK": 1,
+    "HISTORY": 1,
+}  # of the due jobs of one fine bucket, of the lines of one job
 
 
 def literal(value):
@@ -161,7 +170,7 @@ async def test_claim_sorts_no_more_than_a_bucket(explain):
 
 
 @pytest.mark.parametrize(("gone", "other"), [("fine", "coarse"), ("coarse", "fine")])
-@pytest.mark.parametrize("name", ["CLAIM", "PICK"])
+@pytest.mark.parametrize("name", ["CLAIM", "FINISH_AND_CLAIM", "PICK"])
 async def test_a_walk_cannot_be_planned_on_the_index_of_the_other_one(explain, own_url, name, gone, other):
     """Without statistics both cost the same: a matter of luck, at the price of a filter over all that is due."""
     with raw_of(own_url).connect() as connection:

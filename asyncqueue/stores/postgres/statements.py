@@ -6,6 +6,7 @@ of one, where the statement says so (`_same`). Tables are written with the schem
 which `connection.in_schema` replaces if the queue lives in another one.
 """
 
+import re
 from typing import Final
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "FENCE_SET",
     "FENCE_TURN",
     "FINISH",
+    "FINISH_AND_CLAIM",
     "FINISH_OK",
     "GET",
     "HISTORY",
@@ -362,13 +364,15 @@ concat_ws(' ', {_SERVER}, (
 # before which the queue $2[1] has no live job, or NULL: entries of jobs that have ended stay in an index until the
 # next vacuum, and would all be passed over again. Given one, nothing is claimed unless that queue is alone and the
 # era is still $9. Also what each job was before, for the history of a lease that was lost, and `floor.Signs`.
-CLAIM: Final = f"""
-WITH picked AS MATERIALIZED (
+_PICKED: Final = f"""
+picked AS MATERIALIZED (
   SELECT job.* FROM unnest($2::text[], $3::int[]) AS wanted(name, room)
   CROSS JOIN (SELECT $7::int AS p WHERE $8::bigint IS NULL OR ($9::text = ({_ERA}) AND {_ALONE})) AS level
   CROSS JOIN LATERAL (
     SELECT found.* FROM {_FOUND.format(now=_NOW, lock="FOR UPDATE SKIP LOCKED", floor="$8::bigint")}
     LIMIT room) AS job)
+"""  # noqa: S608 - a constant, joined from constants
+_LEASE: Final = f"""
 UPDATE asyncqueue.jobs SET status = 'leased', attempts = jobs.attempts + 1, token = jobs.token + 1, owner = $5,
   lease_until = least({_NOW} + $6::bigint, deadline), reason = NULL
 FROM picked WHERE jobs.ctid = picked.place
@@ -386,6 +390,7 @@ RETURNING jobs.id, qty, jobs.owner, jobs.token, jobs.attempts, lease_until, jobs
       pg_current_xact_id_if_assigned(),
       {_ERA})) AS signs
 """  # noqa: S608 - a constant, joined from constants
+CLAIM: Final = f"WITH {_PICKED} {_LEASE}"
 
 SWEEP: Final = f"""
 WITH doomed AS MATERIALIZED (
@@ -435,6 +440,26 @@ UPDATE asyncqueue.jobs SET status = 'done', reason = NULL, available_at = {_NOW}
 FROM {_ITEM}) AS item(id, token, qty, owner, attempt)
 WHERE {_TICKET} AND ($7::boolean OR {_NOW} < jobs.lease_until)
 RETURNING jobs.id, jobs.status
+"""  # noqa: S608 - a constant, joined from constants
+
+_LEASED: Final = (
+    *("id", "qty", "owner", "token", "attempts", "lease_until", "queue", "kind", "payload", "priority"),
+    *("max_attempts", "deadline", "lease_ms", "seq", "was", "had_token", "had_attempts", "had_owner", "signs"),
+)
+
+
+def _later(statement: str, places: int) -> str:
+    """Return a statement whose parameters come so many places later, but for the first one, the time."""
+    return re.sub(r"\$(\d+)", lambda found: f"${int(found[1]) + (places if found[1] != '1' else 0)}", statement)
+
+
+# FINISH_OK ($10-$15: its $2-$7), then CLAIM. What was finished comes as rows of an id, a status as `signs`, and
+# nothing else. No row is changed twice by one statement: a report that comes late for a lease, but not too late,
+# is before a claim here as well.
+FINISH_AND_CLAIM: Final = f"""
+WITH finished AS ({_later(FINISH_OK, 8)}), {_PICKED}, leased({", ".join(_LEASED)}) AS ({_LEASE})
+SELECT id, {", ".join(f"NULL AS {name}" for name in _LEASED[1:-1])}, status AS signs FROM finished
+UNION ALL SELECT * FROM leased
 """  # noqa: S608 - a constant, joined from constants
 
 RENEW: Final = f"""

@@ -133,6 +133,10 @@ class PostgresTransaction:
         """See `stores.base.Transaction`."""
         floor = self.sight.floor
         taken = await self._take_above(floor, claim) if floor is not None else []
+        return await self._filled(taken, claim)
+
+    async def _filled(self, taken: list[Any], claim: Claim) -> list[LeasedJob]:
+        """Lease what is missing to `taken` from wherever it is; return all that is leased now."""
         if len(taken) < claim.limit:
             self.sight = self.sight._replace(floor=None)
             taken += await self._take_all(claim, claim.limit - len(taken))
@@ -143,12 +147,15 @@ class PostgresTransaction:
 
     async def _take_above(self, floor: Floor, claim: Claim) -> list[Any]:
         """Lease jobs of the only queue there is, if it still is; where it begins is known."""
-        if not floor.holds or (claim.queues is not None and floor.queue not in claim.queues):
+        if not _serves(floor, claim):
             return []
         rows = await self._take(floor.level, {floor.queue: claim.limit}, claim, floor)
+        self._raise(floor, rows)
+        return rows
+
+    def _raise(self, floor: Floor, rows: Sequence[Any]) -> None:
         if rows:
             self.sight = self.sight._replace(floor=floor.raised(_signs(rows), self.sight.decided))
-        return rows
 
     async def _take_all(self, claim: Claim, limit: int) -> list[Any]:
         """Lease jobs of whatever levels and queues there are."""
@@ -173,15 +180,16 @@ class PostgresTransaction:
         self, level: int, rooms: dict[str, int], claim: Claim, floor: Floor | None = None
     ) -> list[Any]:
         """Lease up to so many jobs of each queue at this level; in the order of their seq."""
-        kinds = None if claim.kinds is None else list(claim.kinds)
-        wanted = ([*rooms], [*rooms.values()], kinds, claim.owner, claim.lease_ms, level)
-        known = (None, None) if floor is None else (floor.bucket, floor.era)
-        rows = await self._timed(statements.CLAIM, *wanted, *known)
-        if rows:
-            signs = _signs(rows)
+        return self._taken(await self._timed(statements.CLAIM, *_wanted(level, rooms, claim, floor)))
+
+    def _taken(self, rows: Iterable[Any]) -> list[Any]:
+        """Take note of what a claim saw beside its jobs; return these in their order."""
+        taken = sorted(rows, key=itemgetter("seq"))
+        if taken:
+            signs = _signs(taken)
             self.xact = str(signs.xact), signs.server
             self.sight = self.sight._replace(decided=self._before.after(signs))
-        return sorted(rows, key=itemgetter("seq"))
+        return taken
 
     async def _take_in_turns(self, level: int, limit: int, claim: Claim) -> list[Any]:
         """Lease jobs of several queues at this level, in their turns."""
@@ -207,6 +215,24 @@ class PostgresTransaction:
                 answers += await self._finish(part)
         await self._connection.execute(statements.EFFECTS_OVER)
         return answers
+
+    async def finish_and_claim(
+        self, reports: Sequence[Report], claim: Claim
+    ) -> tuple[list[Status | Exception | None], list[LeasedJob]]:
+        """See `stores.base.Transaction`: one statement, if that is all there is to do."""
+        floor = self.sight.floor
+        items = [ticket_row(report.ticket) for report in reports]
+        is_plain = all(report.outcome == "ok" and report.effect is None for report in reports)
+        is_one_round = len({item[0] for item in items}) == len(items)
+        if floor is None or not (_serves(floor, claim) and is_plain and is_one_round) or self._rules.keep_all:
+            return await self.finish(reports), await self.claim(claim)
+        wanted = _wanted(floor.level, {floor.queue: claim.limit}, claim, floor)
+        tickets = _columns(sorted(items, key=itemgetter(0)), _TICKET, _TICKET)
+        rows = await self._timed(statements.FINISH_AND_CLAIM, *wanted, *tickets, self._rules.accept_late)
+        finished = {row["id"]: STATUSES[row["signs"]] for row in rows if row["seq"] is None}
+        taken = self._taken(row for row in rows if row["seq"] is not None)
+        self._raise(floor, taken)
+        return [finished.get(item[0]) for item in items], await self._filled(taken, claim)
 
     async def _with_effect(self, report: Report, effect: EffectWork) -> Status | Exception | None:
         """Settle one report and run its effect in one savepoint; undo both if the effect fails."""
@@ -552,6 +578,18 @@ class PostgresStore:
 
     def _now_ms(self) -> int | None:
         return None if self._clock is None else self._clock.now_ms()
+
+
+def _serves(floor: Floor, claim: Claim) -> bool:
+    """Tell whether a floor says anything to a claim."""
+    return floor.holds and (claim.queues is None or floor.queue in claim.queues)
+
+
+def _wanted(level: int, rooms: dict[str, int], claim: Claim, floor: Floor | None) -> tuple[Any, ...]:
+    """Return what CLAIM asks for: so many jobs of each queue at this level."""
+    kinds = None if claim.kinds is None else list(claim.kinds)
+    known = (None, None) if floor is None else (floor.bucket, floor.era)
+    return ([*rooms], [*rooms.values()], kinds, claim.owner, claim.lease_ms, level, *known)
 
 
 def _signs(rows: Sequence[Any]) -> Signs:

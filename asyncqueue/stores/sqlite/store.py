@@ -256,6 +256,12 @@ class SqliteTransaction:
                     answers[place] = Status.DONE
         return answers
 
+    async def finish_and_claim(
+        self, reports: Sequence[Report], claim: Claim
+    ) -> tuple[list[Status | Exception | None], list[LeasedJob]]:
+        """See `stores.base.Transaction`."""
+        return await self.finish(reports), await self.claim(claim)
+
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""
         items = [(*ticket_row(r.ticket), r.lease_ms) for r in renewals]
