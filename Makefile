@@ -42,7 +42,7 @@ lint: $(STAMP)  ## ruff (format and lint), mypy, import contracts
 	$(BIN)/lint-imports
 
 test: lint  ## The gate: lint, then all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal --max-worker-restart=0 $(ARGS)
 
 format: $(STAMP)  ## Format the code
 	$(BIN)/ruff format .

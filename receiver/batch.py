@@ -21,7 +21,7 @@ async def post_batch(request: web.Request) -> web.StreamResponse:
     """Take the messages of an array; `asyncqueue.wire_batch` is the contract.
 
     A bad item is refused alone. Answers when all the others are on the disk, not before; if the database cannot
-    take them, none is.
+    take them, none is, unless its answer was lost: all may be then.
     """
     door = request.app[DOOR]
     door.enter()

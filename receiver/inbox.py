@@ -24,14 +24,14 @@ class Inbox:
         """Record a message and run its effect once; say whether it was new, known or in conflict.
 
         When this returns, the dedup row, the effect and the answer are on the disk together. Raises `StoreError`
-        if the database could not; then nothing is.
+        if the database could not; then nothing is, or it is not known (see `receiver.stores.base.InboxStore`).
         """
         return (await self.receive_many((Arrival(message, token, attempt),)))[0]
 
     async def receive_many(self, arrivals: Sequence[Arrival]) -> list[Result]:
         """Do for a set of messages what `receive` does for one: all of them in one transaction, a result for each.
 
-        Raises `StoreError` as `receive` does; then nothing of the set is recorded.
+        Raises `StoreError` as `receive` does, for the set as a whole.
         """
         return await self._batcher.submit(arrivals, sum(map(_weight, arrivals)))
 

@@ -204,7 +204,7 @@ class Transaction(Protocol):
     async def finish_and_claim(
         self, reports: Sequence[Report], claim: Claim
     ) -> tuple[list[Status | Exception | None], list[LeasedJob]]:
-        """Do `finish`, then `claim`, and return what both return; at once where a store can."""
+        """Do `finish`, then `claim`, in one statement where a store can; return what each of them returns."""
         ...
 
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:

@@ -89,7 +89,8 @@ class InboxStore(Protocol):
 
         A new id is accepted; a known one is a duplicate if quantity and payload are equal, else a conflict, which
         is kept as evidence and changes nothing. Of one id twice in a set, the first counts. An effect that raises
-        undoes its own message only. Raises `StoreError`; then nothing of the set is recorded.
+        undoes its own message only. Raises `StoreError`; then nothing of the set is recorded, unless the
+        connection to a server broke on the way: then all of it may be, or nothing, and to bring it again is safe.
         """
         ...
 

@@ -37,7 +37,8 @@ class Served:
         database = self.database
         plain = {name: getattr(database, name) for name in _WRITES if hasattr(database, name)}
         for name, way in plain.items():
-            setattr(database, name, lambda *arguments, way=way: wrapper(lambda: way(*arguments)))
+            wrapped = lambda *given, way=way, **named: wrapper(lambda: way(*given, **named))  # noqa: E731
+            setattr(database, name, wrapped)
         return lambda: [setattr(database, name, way) for name, way in plain.items()]
 
     @asynccontextmanager

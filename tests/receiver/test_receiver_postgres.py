@@ -177,6 +177,45 @@ async def test_sets_of_new_messages_that_meet_record_each_of_them_once(inboxes, 
     assert await inboxes[0].totals() == Totals(messages=3, quantity=6, duplicates=1, conflicts=0)
 
 
+async def test_what_an_effect_has_left_running_cannot_reach_a_later_transaction(url):
+    ended, told, strays = asyncio.Event(), [], []
+
+    async def late(connection):
+        await ended.wait()
+        try:
+            async with connection.transaction():
+                told.append("began")
+                await asyncio.Event().wait()
+        except asyncpg.InterfaceError as error:
+            told.append(str(error))
+
+    async def effect(connection, _message):
+        if not strays:
+            strays.append(asyncio.create_task(late(connection)))
+
+    inbox = await PostgresInbox.open(url, Profile(), effect)
+    try:
+        assert await inbox.receive(lambda: arrivals(("a", 1, None))) == [Result.ACCEPTED]
+        ended.set()
+        await asyncio.wait(strays, timeout=5)
+        assert await inbox.receive(lambda: arrivals(("b", 1, None))) == [Result.ACCEPTED]
+        assert ["released back to the pool" in text for text in told] == [True]
+        assert await inbox.get("b") is not None
+    finally:
+        await inbox.close()
+
+
+async def test_one_patience_is_for_both_ways_of_a_set(inboxes, monkeypatch):
+    """Not all are new: what is asked then has what the first statement has left of the patience."""
+    inbox = inboxes[0]
+    await inbox.receive(lambda: arrivals(("a", 1, None)))
+    plain, begun = inbox._database.patience_ends, []
+    monkeypatch.setattr(inbox._database, "patience_ends", lambda: begun.append(plain()) or begun[-1])
+    mixed = [("a", 1, None), ("b", 1, None)]
+    assert await inbox.receive(lambda: arrivals(*mixed)) == [Result.DUPLICATE, Result.ACCEPTED]
+    assert len(begun) == 1
+
+
 async def test_a_set_whose_answer_was_lost_is_recorded_once_and_answered(inboxes, url, monkeypatch):
     """The connection breaks when all is done: it is asked again, and what was done is answered as duplicates."""
     plain = asyncpg.Connection.fetchval

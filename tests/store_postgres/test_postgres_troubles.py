@@ -24,6 +24,7 @@ from asyncqueue.errors import (
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
 from asyncqueue.stores import ring as ring_module
+from asyncqueue.stores.postgres import connection as connection_module
 from asyncqueue.stores.postgres import listen, turns
 from asyncqueue.stores.postgres.connection import Profile, judged
 from asyncqueue.stores.postgres.store import PostgresStore
@@ -323,6 +324,45 @@ async def test_one_connection_stays_at_hand_and_the_others_go_back_to_the_pool(q
     await database.close()
     assert database._spare is None
     assert raw.is_closed()
+
+
+async def test_a_connection_that_was_at_hand_for_too_long_is_not_trusted(queue, monkeypatch):
+    """The network may have forgotten it without a word: the next call would wait until its patience is over."""
+    monkeypatch.setattr(connection_module, "_SPARE_S", 0)
+    database = queue._store.database
+    async with database._borrowed(time.monotonic() + 20) as connection:
+        raw = connection._con
+    await asyncio.sleep(0.001)  # the clock moves on
+    async with database._borrowed(time.monotonic() + 20) as connection:
+        assert connection._con is not raw
+    assert raw.is_closed()
+
+
+async def test_what_an_effect_has_left_running_cannot_reach_a_later_transaction(queue):
+    """A task that outlives the effect that began it finds that its connection was taken away."""
+    ended, told = asyncio.Event(), []
+    strays = []
+
+    async def late(connection):
+        await ended.wait()
+        try:
+            async with connection.transaction():
+                told.append("began")
+                await asyncio.Event().wait()
+        except asyncpg.InterfaceError as error:
+            told.append(str(error))
+
+    async def effect(connection):
+        strays.append(asyncio.create_task(late(connection)))
+
+    await queue.enqueue("a", 1)
+    (job,) = await queue.claim("w")
+    assert await queue.finish(job, "ok", effect=effect) == "done"
+    ended.set()
+    await asyncio.wait(strays, timeout=5)
+    assert await queue.enqueue("b", 1) is True
+    assert ["released back to the pool" in text for text in told] == [True]
+    assert (await queue.get("b")).status == "pending"
 
 
 async def test_a_connection_that_is_returned_while_its_database_closes_is_closed_with_it(queue):

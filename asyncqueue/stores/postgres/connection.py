@@ -63,6 +63,7 @@ _PAUSE_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
 _CONNECT_S: Final = 5.0
 _CLOSE_S: Final = 2.0
+_SPARE_S: Final = 60.0  # a connection unused for longer may be gone without a word, by a failover or a router
 
 # What the server may say of itself or of the moment, by the class (2) or the code (5) of its SQLSTATE.
 _CONTENTION: Final = frozenset({"40001", "40P01", "40003", "55P03", "57014", "25P03", "55006"})
@@ -90,7 +91,7 @@ class Profile:
     `patience_ms` bounds all waiting of one call: for a connection, for a server that is restarted, for other
     writers. `reply_ms` is how long the server may take to answer one statement before the connection is taken for
     dead (half open): it is cut, and the call goes on over another one while patience lasts. A process uses up to
-    `connections`, of which it keeps one while it has nothing to do, and one more to listen.
+    `connections`, of which one is kept ready between calls, and one more to listen.
     """
 
     patience_ms: int = 10_000
@@ -226,9 +227,8 @@ class Database:
         self._pid = os.getpid()
         self._is_closed = False
         self._pool: asyncpg.Pool[Any] | None = None
-        self._spare: Connection | None = (
-            None  # of the pool, but ready to hand: to ask the pool takes a task or two
-        )
+        self._spare: Connection | None = None  # of the pool, which makes a task or two each time it is asked
+        self._spare_since = 0.0
         self._waiting = 0  # for one of the pool
 
     @classmethod
@@ -256,25 +256,38 @@ class Database:
         """Return a statement as it is run here, in this queue's schema."""
         return in_schema(text, self.address.schema)
 
-    async def write(self, work: Work[T], xact: Callable[[], Xact | None] = lambda: None) -> T:
+    def patience_ends(self) -> float:
+        """Return when the patience of a call that begins now is over, for a call that asks more than once."""
+        return time.monotonic() + self.profile.patience_ms / 1000
+
+    async def write(
+        self,
+        work: Work[T],
+        xact: Callable[[], Xact | None] = lambda: None,
+        *,
+        is_ours: bool = False,
+        until: float | None = None,
+    ) -> T:
         """Run `work` in one transaction of its own and return its result.
 
         Everything `work` did is committed, or nothing is. Waiting for a connection can be cancelled; once the
         transaction has begun it ends first, and a cancellation is raised after it. If the connection breaks during
         COMMIT the server is asked what became of it. `work` is run again if the transaction had to be given up for
         a reason that passes. `xact` is asked after `work` whether a statement told the transaction's number, which
-        saves a question. Raises `StoreBusy` or `StoreUnreachable` after `patience_ms`, or another `StoreError`.
+        saves a question. `is_ours` promises that `work` shows the connection to nobody else, as to an effect.
+        Raises `StoreBusy` or `StoreUnreachable` after `patience_ms` (or at `until`), or another `StoreError`.
         """
-        until = time.monotonic() + self.profile.patience_ms / 1000
-        return await self._patiently(lambda: self._attempt(work, xact, until), until)
+        until = self.patience_ends() if until is None else until
+        return await self._patiently(lambda: self._attempt(work, xact, until, is_ours=is_ours), until)
 
-    async def alone(self, work: Work[T]) -> T:
+    async def alone(self, work: Work[T], until: float | None = None) -> T:
         """Run `work`, which asks for one statement, without a transaction around it: one exchange with the server.
 
         If the connection breaks before the answer, whether it was done is not known, and it is run again: so it is
-        for what does no harm if it is done twice, even late. A cancellation passes at once. Raises as `write`.
+        for what does no harm if it is done twice, even late, and what shows the connection to nobody else. A
+        cancellation passes at once. Raises as `write`.
         """
-        until = time.monotonic() + self.profile.patience_ms / 1000
+        until = self.patience_ends() if until is None else until
         return await self._patiently(lambda: self._once(work, until), until)
 
     async def read(self, sql: str, *arguments: Any) -> list[Any]:
@@ -336,8 +349,8 @@ class Database:
         async with self._borrowed(until) as connection:
             await connection.fetchval(statements.PING)
 
-    async def _attempt(self, work: Work[T], xact: Callable[[], Xact | None], until: float) -> T:
-        async with self._borrowed(until) as connection:
+    async def _attempt(self, work: Work[T], xact: Callable[[], Xact | None], until: float, *, is_ours: bool) -> T:
+        async with self._borrowed(until, is_ours=is_ours) as connection:
             return await shielded(self._transaction(connection, work, xact, until))
 
     async def _once(self, work: Work[T], until: float) -> T:
@@ -349,16 +362,15 @@ class Database:
                 raise
 
     @asynccontextmanager
-    async def _borrowed(self, until: float) -> AsyncIterator[Connection]:
-        """Lend a connection of the pool; one that broke meanwhile, or whose state is not known, is thrown away."""
+    async def _borrowed(self, until: float, *, is_ours: bool = True) -> AsyncIterator[Connection]:
+        """Lend a connection of the pool; one that broke meanwhile, or whose state is not known, is thrown away.
+
+        One that is not only ours goes back to the pool: that takes it from whoever has kept it.
+        """
         self.check_usable()
         pool = self._pool
         assert pool is not None  # noqa: S101 - check_usable saw to it
-        connection, self._spare = self._spare, None
-        if connection is None or is_gone(connection):
-            if connection is not None:
-                await _give_back(pool, connection)
-            connection = await self._acquired(pool, until)
+        connection = self._take_spare() or await self._acquired(pool, until)
         try:
             yield connection
         except BaseException as error:
@@ -369,19 +381,33 @@ class Database:
         finally:
             if not is_gone(connection) and connection.is_in_transaction():
                 _cut(connection)
-            if not self._keeps(connection):
+            if not (is_ours and self._keeps(connection)):
                 await _give_back(pool, connection)
+
+    def _take_spare(self) -> Connection | None:
+        """Return the spare connection, if there is one and it can be trusted."""
+        spare = self._spare
+        if spare is None or is_gone(spare):
+            return None
+        if time.monotonic() - self._spare_since > _SPARE_S:
+            _cut(spare)
+            return None
+        self._spare = None
+        return spare
 
     def _keeps(self, connection: Connection) -> bool:
         """Keep a connection that is not used any more, if there is none yet and nobody waits for it."""
         if self._spare is not None or self._waiting or self._is_closed or is_gone(connection):
             return False
-        self._spare = connection
+        self._spare, self._spare_since = connection, time.monotonic()
         return True
 
     async def _acquired(self, pool: "asyncpg.Pool[Any]", until: float) -> Connection:
         self._waiting += 1
         try:
+            broken, self._spare = self._spare, None
+            if broken is not None:
+                await _give_back(pool, broken)
             return await pool.acquire(timeout=max(0.001, until - time.monotonic()))
         except TimeoutError as error:
             if pool.get_idle_size() == 0 and pool.get_size() >= pool.get_max_size():

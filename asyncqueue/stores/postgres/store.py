@@ -464,8 +464,8 @@ class PostgresStore:
         """How often a call was tried again, for a reason that passes by itself."""
         return self._database.retries
 
-    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:  # noqa: ARG002
-        """See `stores.base.Store`; `inline` makes no difference here."""
+    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
+        """See `stores.base.Store`; `inline` says that no effect is shown the connection."""
         before = self._sight
         made: list[PostgresTransaction] = []
 
@@ -477,7 +477,7 @@ class PostgresStore:
             ]
             return await work(made[0])
 
-        result = await self._database.write(run, lambda: made[0].xact)
+        result = await self._database.write(run, lambda: made[0].xact, is_ours=inline)
         if made[0].sight is not before:
             self._sight = made[0].sight
         return result

@@ -67,8 +67,9 @@ class PostgresInbox:
         The rule is that all are new, and there are no effects: then one statement does it all, and is repeated if
         its answer is lost, which answers what it did as duplicates. (A pooler's session lacks our settings.)
         """
+        until = self._database.patience_ends()
         if self._effect is None and not self._database.address.is_pooled:
-            results = await self._database.alone(lambda connection: self._receive_new(connection, take()))
+            results = await self._database.alone(lambda one: self._receive_new(one, take()), until)
             if results is not None:
                 return results
         made: list[_Set] = []
@@ -77,7 +78,8 @@ class PostgresInbox:
             made[:] = [_Set(connection, self._database, self._effect, take())]
             return await made[0].receive()
 
-        return await self._database.write(work, lambda: made[0].xact)
+        is_ours = self._effect is None
+        return await self._database.write(work, lambda: made[0].xact, is_ours=is_ours, until=until)
 
     async def _receive_new(
         self, connection: Connection, arrivals: Sequence[Arrival]
