@@ -26,6 +26,7 @@ CALLERS = "1,000 callers at once"
 BULK = "bulk"
 OWN_SIZES = (64, 256, 1_024)
 PEER_SIZES = {"procrastinate": (64,), "pgqueuer": (64, 256, 1_000), "chancy": (64, 256)}
+SLOW_IN_BULK = ("procrastinate", "chancy")
 Ways = dict[str, Callable[[], Figures]]
 
 
@@ -59,16 +60,17 @@ def drains(server: PostgresServer, jobs: int) -> Ways:
     return ways
 
 
-def enqueues(server: PostgresServer, jobs: int, few: int) -> Ways:
-    """Return every way in; `few` jobs where each has a commit of its own."""
+def enqueues(server: PostgresServer, jobs: int, few: int, many: int) -> Ways:
+    """Return every way in; `few` jobs where each has a commit of its own, `many` where thousands share one."""
     ways: Ways = {
         f"{OWN}, {ONE_BY_ONE}": _on(server, own_enqueue, one_by_one, few),
         f"{OWN}, {CALLERS}": _on(server, own_enqueue, concurrent, jobs),
-        f"{OWN}, {BULK}": _on(server, own_enqueue, fill, jobs),
+        f"{OWN}, {BULK}": _on(server, own_enqueue, fill, many),
     }
     for peer in POSTGRES_PEERS:
         ways[f"{peer.name}, {ONE_BY_ONE}"] = _on(server, peer_enqueue, peer, "one_by_one", few)
-        ways[f"{peer.name}, {BULK}"] = _on(server, peer_enqueue, peer, "bulk", jobs)
+        count = jobs if peer.name in SLOW_IN_BULK else many
+        ways[f"{peer.name}, {BULK}"] = _on(server, peer_enqueue, peer, "bulk", count)
     return ways
 
 
@@ -81,10 +83,11 @@ def _on(
 def measure(run: Run) -> None:
     """Measure drain or enqueue; `run.part` names which."""
     backlog, jobs, few = run.pick(400, 8_000, 16_000), run.pick(400, 4_000, 8_000), run.pick(20, 300, 500)
+    many = run.pick(400, 16_000, 64_000)  # fewer are a matter of how one or two commits happen to fall
     try:
         with postgres_server() as server:
             run.note("One server with its default durability: fsync and synchronous_commit are on.")
-            run.paired(drains(server, backlog) if run.part == "drain" else enqueues(server, jobs, few))
+            run.paired(drains(server, backlog) if run.part == "drain" else enqueues(server, jobs, few, many))
     except Skipped as why:
         run.note(f"Left out: {why}")
 
