@@ -109,7 +109,7 @@ def on_server(server: PostgresServer, jobs: int, loop: str, batch: int = 1, *, b
 
 def measure_postgres(run: Run, loop: str) -> None:
     """Measure the queue on a server with its default durability."""
-    jobs = run.pick(200, 5_000, 10_000)
+    jobs = run.pick(200, 5_000, 30_000)
     try:
         with postgres_server() as server:
             ways: dict[str, Callable[[], Figures]] = {
