@@ -3,6 +3,7 @@
 import asyncio
 import random
 import signal
+from contextlib import asynccontextmanager
 
 import asyncpg
 import psycopg
@@ -18,8 +19,10 @@ from receiver.stores import open_inbox
 from receiver.stores.base import Arrival, Result, Totals
 from receiver.stores.postgres import statements
 from receiver.stores.postgres.store import PostgresInbox, Profile
+from tests.asking import asked
 from tests.postgres_server import Server
 from tests.store.raw import raw_of
+from tests.strays import Stray
 from tests.waiting import until
 
 LONG = '"' + "x" * 100_000 + '"'
@@ -108,44 +111,42 @@ async def test_a_set_whose_receiver_died_before_its_commit_is_accepted_by_the_on
     assert check_whole(url) == {"a": 1}
 
 
-async def test_receivers_do_not_wait_for_each_others_commits(inboxes, url):
-    """An open transaction that has already counted holds up nobody who brings other ids."""
-    await inboxes[0].receive(lambda: arrivals(("a", 1, None)))
+@asynccontextmanager
+async def accepting(inbox, name, qty):
+    """Another receiver has just accepted a message, which is committed at the end."""
     held, go = asyncio.Event(), asyncio.Event()
-    plain = inboxes[0]._database.sql
+    sql = inbox._database.sql(statements.ACCEPT_NEW)
 
     async def slow(connection):
-        await connection.fetch(plain(statements.ACCEPT_NEW), ["b"], [1], [None], [None], [None])
+        await connection.fetch(sql, [name], [qty], [None], [None], [None])
         held.set()
         await go.wait()
 
-    task = asyncio.create_task(inboxes[0]._database.write(slow))
-    await held.wait()
-    async with asyncio.timeout(5):
+    task = asyncio.create_task(inbox._database.write(slow))
+    try:
+        await held.wait()
+        yield
+    finally:
+        go.set()
+        await task
+
+
+async def test_receivers_do_not_wait_for_each_others_commits(inboxes, url):
+    """An open transaction that has already counted holds up nobody who brings other ids."""
+    await inboxes[0].receive(lambda: arrivals(("a", 1, None)))
+    async with accepting(inboxes[0], "b", 1), asyncio.timeout(5):
         assert await inboxes[1].receive(lambda: arrivals(("c", 1, None))) == [Result.ACCEPTED]
         assert (await inboxes[2].totals()).messages == 2
-    go.set()
-    await task
     assert (await inboxes[3].totals()).messages == 3
 
 
 async def test_new_messages_cost_one_statement_and_others_are_told_apart_in_one_transaction(inboxes, monkeypatch):
-    asked = []
-
-    def noting(plain):
-        async def noted(self, sql, *arguments, **settings):
-            asked.append(sql)
-            return await plain(self, sql, *arguments, **settings)
-
-        return noted
-
-    for name in ("fetch", "fetchval", "execute"):
-        monkeypatch.setattr(asyncpg.Connection, name, noting(getattr(asyncpg.Connection, name)))
+    texts = asked(monkeypatch, "fetch", "fetchval", "execute")
     inbox = inboxes[0]
     inbox._database.commits = 0
     new = [("a", 2, None), ("b", 3, None)]
     assert await inbox.receive(lambda: arrivals(*new)) == [Result.ACCEPTED] * 2
-    assert len(asked) == 1
+    assert len(texts) == 1
     mixed = [("c", 5, None), ("a", 2, None), ("b", 4, None)]
     assert await inbox.receive(lambda: arrivals(*mixed)) == [Result.ACCEPTED, Result.DUPLICATE, Result.CONFLICT]
     assert inbox._database.commits == 1
@@ -156,50 +157,28 @@ async def test_new_messages_cost_one_statement_and_others_are_told_apart_in_one_
 
 async def test_sets_of_new_messages_that_meet_record_each_of_them_once(inboxes, url):
     """The one that comes second waits for the first, and then finds that not all of its own are new."""
-    plain = inboxes[0]._database.sql
-    held, go = asyncio.Event(), asyncio.Event()
-
-    async def first(connection):
-        await connection.fetch(plain(statements.ACCEPT_NEW), ["b"], [2], [None], [None], [None])
-        held.set()
-        await go.wait()
-
-    task = asyncio.create_task(inboxes[0]._database.write(first))
-    await held.wait()
     ours = [("a", 1, None), ("b", 2, None), ("c", 3, None)]
-    second = asyncio.create_task(inboxes[1].receive(lambda: arrivals(*ours)))
-    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%inbox%'"
-    await until(lambda: look(url, blocked)[0][0])
-    go.set()
-    await task
+    async with accepting(inboxes[0], "b", 2):
+        second = asyncio.create_task(inboxes[1].receive(lambda: arrivals(*ours)))
+        blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%inbox%'"
+        await until(lambda: look(url, blocked)[0][0])
     assert await second == [Result.ACCEPTED, Result.DUPLICATE, Result.ACCEPTED]
     assert check_whole(url) == {"a": 1, "b": 2, "c": 3}
     assert await inboxes[0].totals() == Totals(messages=3, quantity=6, duplicates=1, conflicts=0)
 
 
 async def test_what_an_effect_has_left_running_cannot_reach_a_later_transaction(url):
-    ended, told, strays = asyncio.Event(), [], []
-
-    async def late(connection):
-        await ended.wait()
-        try:
-            async with connection.transaction():
-                told.append("began")
-                await asyncio.Event().wait()
-        except asyncpg.InterfaceError as error:
-            told.append(str(error))
+    stray = Stray()
 
     async def effect(connection, _message):
-        if not strays:
-            strays.append(asyncio.create_task(late(connection)))
+        stray.begin(connection)
 
     inbox = await PostgresInbox.open(url, Profile(), effect)
     try:
         assert await inbox.receive(lambda: arrivals(("a", 1, None))) == [Result.ACCEPTED]
-        ended.set()
-        await asyncio.wait(strays, timeout=5)
+        await stray.run_on()
         assert await inbox.receive(lambda: arrivals(("b", 1, None))) == [Result.ACCEPTED]
-        assert ["released back to the pool" in text for text in told] == [True]
+        assert ["released back to the pool" in text for text in stray.told] == [True]
         assert await inbox.get("b") is not None
     finally:
         await inbox.close()

@@ -14,6 +14,7 @@ from asyncqueue.stores.postgres import statements
 from asyncqueue.stores.postgres.connection import in_schema
 from asyncqueue.stores.postgres.floor import Signs
 from asyncqueue.stores.sets import new_row
+from tests.asking import asked
 from tests.store.raw import schema_of, server_of
 
 
@@ -225,18 +226,11 @@ async def test_job_that_was_changed_by_hand_is_seen_when_the_floor_is_too_old(kn
 
 async def test_reports_and_the_claim_that_follows_them_are_one_statement(known, monkeypatch):
     held = await known.claim("w", limit=4)
-    asked = []
-    fetch = asyncpg.Connection.fetch
-
-    async def noted(self, sql, *arguments, **settings):
-        asked.append(sql)
-        return await fetch(self, sql, *arguments, **settings)
-
-    monkeypatch.setattr(asyncpg.Connection, "fetch", noted)
+    texts = asked(monkeypatch, "fetch")
     before = known._store._sight.floor
     _done, leased = await asyncio.gather(known.finish_many([Report.ok(job) for job in held]), ids(known, 4))
     assert leased == [f"j{n}" for n in range(306, 310)]
-    assert len(asked) == 1
+    assert len(texts) == 1
     assert known._store._sight.floor.bucket >= before.bucket
     assert known._store._sight.floor.until == before.until
     _none, leased = await asyncio.gather(known.finish_many([Report.ok(job) for job in held]), ids(known, 1_000))

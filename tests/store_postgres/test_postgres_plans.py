@@ -43,12 +43,8 @@ PLANS = {
     "LIST_DEAD": ((None, "dead", None, None, None, None, None, 0, 10), {"jobs_dead"}),
     "HISTORY": (("a", 10), {"attempts_by_id", "redrives_by_id"}),
 }
-SORTS = {
-    "CLAIM": 1,
-    "FINISH_AND_CLAIM": 1,
-    "PICK": 1,
-    "HISTORY": 1,
-}  # of the due jobs of one fine bucket, of the lines of one job
+# Of the due jobs of one fine bucket, of the lines of one job.
+SORTS = {"CLAIM": 1, "FINISH_AND_CLAIM": 1, "PICK": 1, "HISTORY": 1}
 
 
 def literal(value):

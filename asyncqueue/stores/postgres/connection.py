@@ -334,7 +334,7 @@ class Database:
         self._pool = asyncpg.create_pool(
             min_size=0, max_size=self.profile.connections, reset=_nothing, **self._how()
         )
-        until = time.monotonic() + self.profile.patience_ms / 1000
+        until = self.patience_ends()
         await self._pool  # connects to nobody yet
         try:
             await self._patiently(lambda: self._look(until), until, is_opening=True)
@@ -403,6 +403,7 @@ class Database:
         return True
 
     async def _acquired(self, pool: "asyncpg.Pool[Any]", until: float) -> Connection:
+        """Return a connection of the pool, which gets a spare that cannot be trusted back first."""
         self._waiting += 1
         try:
             broken, self._spare = self._spare, None

@@ -150,10 +150,10 @@ class PostgresTransaction:
         if not _serves(floor, claim):
             return []
         rows = await self._take(floor.level, {floor.queue: claim.limit}, claim, floor)
-        self._raise(floor, rows)
+        self._raise_floor(floor, rows)
         return rows
 
-    def _raise(self, floor: Floor, rows: Sequence[Any]) -> None:
+    def _raise_floor(self, floor: Floor, rows: Sequence[Any]) -> None:
         if rows:
             self.sight = self.sight._replace(floor=floor.raised(_signs(rows), self.sight.decided))
 
@@ -221,17 +221,15 @@ class PostgresTransaction:
     ) -> tuple[list[Status | Exception | None], list[LeasedJob]]:
         """See `stores.base.Transaction`: one statement, if that is all there is to do."""
         floor = self.sight.floor
-        items = [ticket_row(report.ticket) for report in reports]
-        is_plain = all(report.outcome == "ok" and report.effect is None for report in reports)
-        is_one_round = len({item[0] for item in items}) == len(items)
-        if floor is None or not (_serves(floor, claim) and is_plain and is_one_round) or self._rules.keep_all:
+        if floor is None or self._rules.keep_all or not (_serves(floor, claim) and _are_plain(reports)):
             return await self.finish(reports), await self.claim(claim)
+        items = [ticket_row(report.ticket) for report in reports]
         wanted = _wanted(floor.level, {floor.queue: claim.limit}, claim, floor)
         tickets = _columns(sorted(items, key=itemgetter(0)), _TICKET, _TICKET)
         rows = await self._timed(statements.FINISH_AND_CLAIM, *wanted, *tickets, self._rules.accept_late)
         finished = {row["id"]: STATUSES[row["signs"]] for row in rows if row["seq"] is None}
         taken = self._taken(row for row in rows if row["seq"] is not None)
-        self._raise(floor, taken)
+        self._raise_floor(floor, taken)
         return [finished.get(item[0]) for item in items], await self._filled(taken, claim)
 
     async def _with_effect(self, report: Report, effect: EffectWork) -> Status | Exception | None:
@@ -583,6 +581,12 @@ class PostgresStore:
 def _serves(floor: Floor, claim: Claim) -> bool:
     """Tell whether a floor says anything to a claim."""
     return floor.holds and (claim.queues is None or floor.queue in claim.queues)
+
+
+def _are_plain(reports: Sequence[Report]) -> bool:
+    """Tell whether these are successes without effects, of a job each."""
+    are_ok = all(report.outcome == "ok" and report.effect is None for report in reports)
+    return are_ok and len({report.ticket.id for report in reports}) == len(reports)
 
 
 def _wanted(level: int, rooms: dict[str, int], claim: Claim, floor: Floor | None) -> tuple[Any, ...]:

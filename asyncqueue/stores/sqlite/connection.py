@@ -458,7 +458,7 @@ class Database:
         except sqlite3.Error as error:
             raise self._told(error) from error
         try:
-            until = time.monotonic() + self.profile.patience_ms / 1000
+            until = self._patient_until()
             if inspect is not None:
                 await self._patiently(lambda: inspect(connection), until)
             for pragma in () if self._is_read_only else statements.PRAGMAS[self.profile.journal]:
