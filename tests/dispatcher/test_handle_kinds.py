@@ -181,6 +181,7 @@ async def test_job_of_a_quiet_kind_is_started_at_once_while_another_kind_hangs_i
         await (queue if where == "here" else other).enqueue(where, 1, kind="quiet")
         await until(lambda: quiet.ended == [where])
         assert slow.running == 7
+        slow.open.set()
 
 
 async def test_quiet_kind_is_not_asked_for_again_with_each_claim_of_a_busy_one(queue):

@@ -49,20 +49,30 @@ def _run_many(options: argparse.Namespace) -> int:
     size = max(1, min(CHUNK, -(-options.seeds // options.workers)))
     chunks = [range(first, min(first + size, last)) for first in range(options.first, last, size)]
     happened: Counter[str] = Counter()
-    for some in _portions(chunks, options.workers * CHUNKS_A_POOL):
-        # a pool for each portion, so that memory is given back: max_tasks_per_child can hang (cpython gh-115634)
-        with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-            for results, counts in pool.map(run_chunk, some, itertools.repeat(options.plant)):
-                happened += counts
-                for seed, verdict in results:
-                    if verdict:
-                        pool.shutdown(cancel_futures=True)
-                        _replay(seed, options.plant, with_history=True)
-                        print(f"replay: {replay_command(seed, options.plant)}")
-                        return 1
+    for results, counts in _ended(chunks, options.workers, options.plant):
+        happened += counts
+        for seed, verdict in results:
+            if verdict:
+                _replay(seed, options.plant, with_history=True)
+                print(f"replay: {replay_command(seed, options.plant)}")
+                return 1
     print(", ".join(f"{count} {name}" for name, count in happened.items()))
     print(f"{options.seeds} seeds from {options.first}: all invariants hold ({time.perf_counter() - began:.1f} s)")
     return 0
+
+
+def _ended(chunks: list[range], workers: int, plant: str) -> Iterator[tuple[list[tuple[int, str]], Counter[str]]]:
+    """Return what came of each chunk, in order; of a single worker's none is run before it is asked for."""
+    if workers == 1:
+        yield from map(run_chunk, chunks, itertools.repeat(plant))
+        return
+    for some in _portions(chunks, workers * CHUNKS_A_POOL):
+        # a pool for each portion, so that memory is given back: max_tasks_per_child can hang (cpython gh-115634)
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            try:
+                yield from pool.map(run_chunk, some, itertools.repeat(plant))
+            finally:
+                pool.shutdown(cancel_futures=True)
 
 
 def _portions(chunks: list[range], size: int) -> Iterator[list[range]]:

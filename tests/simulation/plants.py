@@ -38,11 +38,15 @@ def make_templates(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Plant:
-    """A bug, how to plant it, and the invariants that it breaks (a pattern)."""
+    """A bug, how to plant it, the invariants that it breaks (a pattern), and a seed just before one that finds it.
+
+    Another order of steps in the code under test makes other seeds find it: then the search is longer, no more.
+    """
 
     what: str
     plant: Callable[[], None]
     found: str
+    first: int = 0
 
 
 def _edit(module: Any, name: str, old: str, new: str) -> None:
@@ -165,10 +169,10 @@ def _count_twice() -> None:
 
 
 PLANTS: dict[str, Plant] = {
-    "no-fence": Plant("a stale ticket is taken", _drop_fence, "I3"),
+    "no-fence": Plant("a stale ticket is taken", _drop_fence, "I3", first=131),
     "no-dedup": Plant("the receiver takes a message again", _drop_dedup, "I2"),
-    "no-refund": Plant("a release burns its attempt", _refund_nothing, "I5"),
-    "double-refund": Plant("a release gives two attempts back", _refund_twice, "I5"),
+    "no-refund": Plant("a release burns its attempt", _refund_nothing, "I5", first=47),
+    "double-refund": Plant("a release gives two attempts back", _refund_twice, "I5", first=47),
     "early-take-over": Plant("a lease is taken 2.5 s before its end", _ignore_leases, "I3"),
     "no-deadline": Plant("a job is claimed and sent after its deadline", _send_after_deadline, "I5"),
     "no-audit": Plant("a redrive without its audit row", _forget_audit, "I6"),
@@ -180,6 +184,6 @@ PLANTS: dict[str, Plant] = {
     "enqueue-before-commit": Plant(
         "an enqueue is acknowledged before it is on the disk", _answer_before_commit, "I1"
     ),
-    "no-rollback": Plant("a failed transaction is left open", _leave_transaction_open, "I7"),
+    "no-rollback": Plant("a failed transaction is left open", _leave_transaction_open, "I7", first=10),
     "wrong-total": Plant("duplicates count in the receiver's total", _count_twice, "I2"),
 }

@@ -60,13 +60,14 @@ def test_another_seed_is_another_run():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_found(name):
-    ended = simulate("--seeds", SEEDS_FOR_A_PLANT, "--plant", name)
+    first = PLANTS[name].first
+    ended = simulate("--first", first, "--seeds", SEEDS_FOR_A_PLANT, "--workers", 1, "--plant", name)
     assert ended.returncode == 1, f"{PLANTS[name].what}: not found\n{ended.stdout[-2_000:]}{ended.stderr[-2_000:]}"
     assert re.search(rf"VIOLATED .*{PLANTS[name].found}", ended.stdout), ended.stdout[-2_000:]
 
 
 def test_a_failing_seed_prints_its_history_and_the_command_that_replays_it():
-    ended = simulate("--seeds", 50, "--plant", "wrong-total")
+    ended = simulate("--seeds", 50, "--workers", 1, "--plant", "wrong-total")
     assert ended.returncode == 1
     history, command = ended.stdout.split("replay: python -m tests.simulation ")
     replayed = simulate(*command.split())
