@@ -18,6 +18,7 @@ from asyncqueue.dispatcher.batch import Offer, outcomes_of, refuses_batches
 from asyncqueue.dispatcher.exchange import Answer, Header, open_exchange
 from asyncqueue.dispatcher.gather import Answered, Gatherer, Seat
 from asyncqueue.dispatcher.meaning import meaning_of, meaning_of_failure, quoted_body, reason
+from asyncqueue.dispatcher.timeouts import Timeouts
 from asyncqueue.errors import ConfigError
 from asyncqueue.events import Events
 from asyncqueue.job import LeasedJob, Range, check_int, printable
@@ -127,6 +128,7 @@ class HttpSender:
             auto_decompress=False,
             trust_env=False,
         )
+        self._timeouts = Timeouts(self._timeout_ms / 1000)
         self._alone = open_exchange(self._session, self._url)
         self._together = open_exchange(self._session, self._batch_url)
         return self
@@ -189,7 +191,7 @@ class HttpSender:
             if left_ms <= 0:
                 return _NO_TIME_LEFT if gone_s else _DEADLINE_PASSED
             timeout = self._timeout if left_ms >= self._timeout_ms else self._timeout_of(left_ms)
-            async with asyncio.timeout(timeout.total):
+            with self._timeouts.limit(timeout.total):
                 body = wire.encode_body(job.id, job.qty, job.payload)
                 answer = await self._alone.post(body, _job_headers(job), timeout)
                 status = answer.status
