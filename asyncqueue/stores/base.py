@@ -275,10 +275,13 @@ class Store(Protocol):
         """Whether several transactions may run at once, so that one need not wait for another."""
         ...
 
-    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
+    async def write(
+        self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False, at_once: bool = False
+    ) -> T:
         """Run `work` in one short write transaction and return its result; shielded against cancellation.
 
         With `inline`, `work` promises to wait for nothing but the transaction's verbs; a store may run it faster.
+        With `at_once`, too, it is likely to ask for `finish_and_claim`, and if it does for nothing else.
 
         Raises `StoreBusy`, `StoreFull`, `StoreClosed`, `ForkedProcess` or another `StoreError`; then nothing
         of the transaction is visible.

@@ -34,6 +34,7 @@ _CLAIM_APART: Final = 256
 # Turns of the event loop that a batch lets pass before it asks for a transaction. What has arrived already is
 # handled in them and comes along; an idle loop makes them in microseconds.
 _TURNS = 3
+_AT_ONCE: Final = {"finish", "claim"}  # the verbs of what a busy dispatcher asks for
 
 
 @dataclass(eq=False, slots=True)
@@ -57,6 +58,11 @@ class Batch(Generic[Request, Answer]):
         self._entries: list[_Waiting[Request, Answer]] = []
         self._closing = threading.Lock()
         self.is_closed = False
+
+    @property
+    def waiting(self) -> list[Request]:
+        """The requests that would be taken now, cancelled ones among them; before it is closed."""
+        return [entry.request for entry in self._waiting]
 
     def close(self) -> list[Request]:
         """Take what waits and return it, from then on the same; may be called in the transaction's own thread.
@@ -383,8 +389,9 @@ class BatchedStore:
             self._batcher.post(_Call("release", [Release(job) for job in leased]), len(leased))
 
     async def _run(self, batch: Batch[_Call, list[Any]], *, inline: bool) -> Sequence[list[Any] | Exception]:
+        at_once = inline and {call.verb for call in batch.waiting} == _AT_ONCE
         try:
-            return await self._together(batch.close, inline=inline)
+            return await self._together(batch.close, inline=inline, at_once=at_once)
         except StoreError:  # the database's own trouble: every call of the batch has it
             raise
         except Exception:  # a bad item: it must not fail the others, so each call gets a transaction of its own
@@ -393,7 +400,9 @@ class BatchedStore:
                 raise
             return [await self._alone(call, inline=inline) for call in calls]
 
-    async def _together(self, take: Callable[[], Sequence[_Call]], *, inline: bool) -> list[list[Any]]:
+    async def _together(
+        self, take: Callable[[], Sequence[_Call]], *, inline: bool, at_once: bool = False
+    ) -> list[list[Any]]:
         """Run the calls that `take` names once the transaction has begun; it may be asked again."""
 
         async def work(transaction: Transaction) -> list[list[Any]]:
@@ -402,7 +411,7 @@ class BatchedStore:
                 call.close()
             return await self._carry_out(transaction, calls)
 
-        return await self.store.write(work, inline=inline)
+        return await self.store.write(work, inline=inline, at_once=at_once)
 
     async def _carry_out(self, transaction: Transaction, calls: Sequence[_Call]) -> list[list[Any]]:
         """Ask for each verb once, with what all its calls bring; return an answer for each call."""

@@ -113,6 +113,14 @@ TARGETS: Final = (
         ("tests/store", "tests/store_postgres", "tests/queue"),
         on="postgres",
     ),
+    *(
+        Target(
+            f"asyncqueue/stores/postgres/{name}.py",
+            ("tests/store", "tests/store_postgres/test_postgres_alone.py", "tests/queue"),
+            on="postgres",
+        )
+        for name in ("alone", "asked")
+    ),
     Target(
         "asyncqueue/stores/postgres/connection.py",
         ("tests/store_postgres", "tests/store/test_store_verbs.py"),

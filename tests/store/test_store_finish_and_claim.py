@@ -86,7 +86,7 @@ async def told(url, rules, reports, claim, event, *, at_once):
                 return await transaction.finish_and_claim(settled, claim)
             return await transaction.finish(settled), await transaction.claim(claim)
 
-        statuses, leased = await store.write(work)
+        statuses, leased = await store.write(work, inline=at_once, at_once=at_once)
         histories = {name: await store.history(name, 10) for name in IDS}
         return statuses, leased, await store.list_jobs(JobFilter(limit=100)), histories
     finally:

@@ -24,9 +24,11 @@ PLANS = {
     "SWEEP": ((None, 10), {"jobs_deadline", "jobs_spent", "jobs_pkey"}),
     "FINISH_OK": ((None, *TICKETS, False), {"jobs_id_key"}),
     "FINISH_AND_CLAIM": (
-        (None, ["default"], [5], None, "w", 1_000, 0, None, None, *TICKETS, False),
+        (None, ["default"], [5], None, "w", 1_000, 0, None, None, *TICKETS, False, "x"),
         {"jobs_turn_coarse", "jobs_turn_fine", "totals_pkey", "jobs_id_key"},
     ),
+    "DONE_BEFORE": ((["a"], [1]), {"jobs_id_key"}),
+    "LEASED_BEFORE": ((None, 0, "default", 0, "w", ["1"], 5), {"jobs_turn_fine"}),
     "FINISH": ((None, *TICKETS, ["retry"], [0], [None], False), {"jobs_id_key"}),
     "RENEW": ((None, *TICKETS, [1_000]), {"jobs_id_key"}),
     "RELEASE": ((None, *TICKETS, [0], [None]), {"jobs_id_key"}),

@@ -290,6 +290,15 @@ class Database:
         until = self.patience_ends() if until is None else until
         return await self._patiently(lambda: self._once(work, until), until)
 
+    async def within(
+        self, connection: Connection, work: Work[T], xact: Callable[[], Xact | None], until: float
+    ) -> T:
+        """Run `work` in one transaction on a connection that is lent to the caller; see `write`.
+
+        It is not run again: raises what came in between, the driver's errors too.
+        """
+        return await shielded(self._transaction(connection, work, xact, until))
+
     async def read(self, sql: str, *arguments: Any) -> list[Any]:
         """Return all rows of one SELECT, a consistent moment of its own. Raises as `write` does."""
 
@@ -351,7 +360,7 @@ class Database:
 
     async def _attempt(self, work: Work[T], xact: Callable[[], Xact | None], until: float, *, is_ours: bool) -> T:
         async with self._borrowed(until, is_ours=is_ours) as connection:
-            return await shielded(self._transaction(connection, work, xact, until))
+            return await self.within(connection, work, xact, until)
 
     async def _once(self, work: Work[T], until: float) -> T:
         async with self._borrowed(until) as connection:

@@ -13,7 +13,8 @@ It is forgotten after a second all the same, for those who change tables by hand
 """
 
 import time
-from typing import Final, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Self
 
 __all__ = ["Decided", "Floor", "Sight", "Signs"]
 
@@ -34,6 +35,11 @@ class Signs(NamedTuple):
     xact: int
     server: str
     redrives: int
+
+    @classmethod
+    def of(cls, rows: Sequence[Any]) -> Self:
+        """Return what the statement wrote in each of its rows."""
+        return cls.read(rows[0]["signs"])
 
     @classmethod
     def read(cls, text: str) -> Self:
@@ -87,6 +93,10 @@ class Floor(NamedTuple):
     def holds(self) -> bool:
         """Whether it is young enough."""
         return time.monotonic() < self.until
+
+    def serves(self, queues: Sequence[str] | None) -> bool:
+        """Tell whether it says anything to a claim from these queues, or from all."""
+        return self.holds and (queues is None or self.queue in queues)
 
     def raised(self, signs: Signs, decided: Decided) -> "Floor":
         """Return the same, no younger, as a claim from this floor on has seen."""

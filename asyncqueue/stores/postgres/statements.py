@@ -14,6 +14,7 @@ __all__ = [
     "CLAIM",
     "COUNT",
     "COUNT_DEAD",
+    "DONE_BEFORE",
     "DUE_BY_QUEUE",
     "EFFECTS_FREE",
     "EFFECTS_OVER",
@@ -38,6 +39,7 @@ __all__ = [
     "HISTORY_BEGIN",
     "HISTORY_END",
     "HISTORY_UNDO",
+    "LEASED_BEFORE",
     "LIST",
     "LIST_DEAD",
     "LOOK",
@@ -367,11 +369,12 @@ concat_ws(' ', {_SERVER}, (
 _PICKED: Final = f"""
 picked AS MATERIALIZED (
   SELECT job.* FROM unnest($2::text[], $3::int[]) AS wanted(name, room)
-  CROSS JOIN (SELECT $7::int AS p WHERE $8::bigint IS NULL OR ($9::text = ({_ERA}) AND {_ALONE})) AS level
+  CROSS JOIN (SELECT $7::int AS p WHERE {{gate}}) AS level
   CROSS JOIN LATERAL (
     SELECT found.* FROM {_FOUND.format(now=_NOW, lock="FOR UPDATE SKIP LOCKED", floor="$8::bigint")}
     LIMIT room) AS job)
 """  # noqa: S608 - a constant, joined from constants
+_STILL_SO: Final = f"$9::text = ({_ERA}) AND {_ALONE}"
 _LEASE: Final = f"""
 UPDATE asyncqueue.jobs SET status = 'leased', attempts = jobs.attempts + 1, token = jobs.token + 1, owner = $5,
   lease_until = least({_NOW} + $6::bigint, deadline), reason = NULL
@@ -390,7 +393,7 @@ RETURNING jobs.id, qty, jobs.owner, jobs.token, jobs.attempts, lease_until, jobs
       pg_current_xact_id_if_assigned(),
       {_ERA})) AS signs
 """  # noqa: S608 - a constant, joined from constants
-CLAIM: Final = f"WITH {_PICKED} {_LEASE}"
+CLAIM: Final = f"WITH {_PICKED.format(gate=f'$8::bigint IS NULL OR ({_STILL_SO})')} {_LEASE}"
 
 SWEEP: Final = f"""
 WITH doomed AS MATERIALIZED (
@@ -453,14 +456,35 @@ def _later(statement: str, places: int) -> str:
     return re.sub(r"\$(\d+)", lambda found: f"${int(found[1]) + (places if found[1] != '1' else 0)}", statement)
 
 
-# FINISH_OK ($10-$15: its $2-$7), then CLAIM. What was finished comes as rows of an id, a status as `signs`, and
-# nothing else. No row is changed twice by one statement: a report that comes late for a lease, but not too late,
-# is before a claim here as well.
+# FINISH_OK ($10-$15: its $2-$7), then CLAIM from a floor on if anything was finished, and the history of leases
+# that were lost ($16 what is said of them). What was finished comes as rows of an id, a status as `signs`, and
+# nothing else. No row is changed twice by one statement: what is counted is finished before anything is picked.
 FINISH_AND_CLAIM: Final = f"""
-WITH finished AS ({_later(FINISH_OK, 8)}), {_PICKED}, leased({", ".join(_LEASED)}) AS ({_LEASE})
+WITH finished AS ({_later(FINISH_OK, 8)}),
+{_PICKED.format(gate=f"(SELECT count(*) FROM finished) > 0 AND {_STILL_SO}")},
+leased({", ".join(_LEASED)}) AS ({_LEASE}),
+lost AS (
+  INSERT INTO asyncqueue.attempts (id, token, attempt, owner, at_ms, outcome, certainty, error)
+  SELECT id, had_token, had_attempts, had_owner, {_NOW}, 'lost', 'unknown', $16::text
+  FROM leased WHERE was = 'leased')
 SELECT id, {", ".join(f"NULL AS {name}" for name in _LEASED[1:-1])}, status AS signs FROM finished
 UNION ALL SELECT * FROM leased
 """  # noqa: S608 - a constant, joined from constants
+# If its answer is lost: which of the tickets $1, $2 are done, and by which transaction.
+DONE_BEFORE: Final = """
+SELECT jobs.id, jobs.xmin::text FROM unnest($1::text[], $2::bigint[]) AS item(id, token)
+JOIN asyncqueue.jobs ON jobs.id = item.id WHERE jobs.status = 'done' AND jobs.token = item.token
+"""
+# What the transactions $6 have leased for $5 of queue $3 at level $2, from fine bucket $4 on; $7 the most. It
+# walks over the live jobs until it has so many.
+LEASED_BEFORE: Final = f"""
+SELECT id, qty, owner, token, attempts, lease_until, queue, kind, payload, priority, max_attempts, deadline,
+  lease_until - {_NOW}, seq
+FROM asyncqueue.jobs
+WHERE due IS NOT NULL AND -priority = $2 AND queue = $3 AND seq >> 7 >= $4
+  AND status = 'leased' AND owner = $5 AND xmin::text = ANY($6::text[]) AND due > {_NOW}
+ORDER BY -priority, queue, seq >> 7 LIMIT $7
+"""  # noqa: S608 - a constant, joined from a constant
 
 RENEW: Final = f"""
 UPDATE asyncqueue.jobs SET lease_until = least(greatest(lease_until, {_NOW} + item.lease_ms), deadline)

@@ -2,14 +2,16 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import asyncpg
 
 from asyncqueue.clock import Clock
-from asyncqueue.errors import BadEffect, ConfigError, Conflict, InvalidJob, NotDead, QueueFull
+from asyncqueue.errors import BadEffect, ConfigError, Conflict, NotDead, QueueFull
 from asyncqueue.job import (
     EffectWork,
     FailedAttempt,
@@ -29,6 +31,8 @@ from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
 from asyncqueue.stores.postgres import fence, schema, statements
 from asyncqueue.stores.postgres.address import Address
+from asyncqueue.stores.postgres.alone import Alone, NeedsTransaction
+from asyncqueue.stores.postgres.asked import JOB_COLUMNS, LOST, TICKET, columns, wanted
 from asyncqueue.stores.postgres.connection import Connection, Database, Profile, Xact, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
 from asyncqueue.stores.postgres.floor import Floor, Sight, Signs
@@ -57,12 +61,8 @@ T = TypeVar("T")
 _SWEEP_MAX: Final = 4_096
 _DETAIL_MAX: Final = 10_000
 _UNEXPLAINED: Final = FailedAttempt("")
-_LOST: Final = FailedAttempt("lease ran out without a report", "unknown")
 _CANCELLED: Final = FailedAttempt("cancelled while it was leased", "unknown")
-_LEASED_COLUMNS: Final = 13  # of CLAIM: what a LeasedJob is made of; behind them, what the job was before
-_VALUES: Final = (str, int, type(None))
-_NEW_JOB: Final = 9  # values of a new job, of a ticket
-_TICKET: Final = 5
+_NEW_JOB: Final = 9  # values of a new job
 
 Ended = tuple[str, int, int, str, str, FailedAttempt]
 """A history row to be: id, token, attempt, owner, outcome, failure."""
@@ -79,15 +79,22 @@ class PostgresTransaction:
         turns: Turns,
         sight: Sight,
         render: Callable[[str], str],
+        unanswered: Sequence[Floor] = (),
     ) -> None:
         self._connection = connection
         self._now_ms = now_ms  # None: the server's clock
         self._rules = rules
         self._turns = turns
-        self._before = sight.decided
+        self._before = sight
         self.sight = sight  # to be kept once it is committed
         self.xact: Xact | None = None  # if a statement has told it
         self._render = render
+        self._unanswered = unanswered
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether it has seen more than was known before."""
+        return self.sight is not self._before
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[bool | Conflict | QueueFull]:
         """See `stores.base.Transaction`."""
@@ -115,7 +122,7 @@ class PostgresTransaction:
         fresh: set[str] = set()
         missing = list(jobs)
         while missing:  # again only if a row that was in the way has just been purged
-            rows = await self._timed(statements.ENQUEUE, *_columns(map(new_row, missing), _NEW_JOB, _NEW_JOB))
+            rows = await self._timed(statements.ENQUEUE, *columns(map(new_row, missing), _NEW_JOB, _NEW_JOB))
             fresh.update(row[0] for row in rows)
             others = [job.id for job in missing if job.id not in fresh]
             if others:
@@ -141,13 +148,13 @@ class PostgresTransaction:
             self.sight = self.sight._replace(floor=None)
             taken += await self._take_all(claim, claim.limit - len(taken))
         await self._remember(
-            (row["id"], row[15], row[16], row[17], "lost", _LOST) for row in taken if row[14] == Status.LEASED
+            (row["id"], row[15], row[16], row[17], "lost", LOST) for row in taken if row[14] == Status.LEASED
         )
-        return [LeasedJob(*row[:_LEASED_COLUMNS]) for row in taken]
+        return [LeasedJob(*row[:JOB_COLUMNS]) for row in taken]
 
     async def _take_above(self, floor: Floor, claim: Claim) -> list[Any]:
         """Lease jobs of the only queue there is, if it still is; where it begins is known."""
-        if not _serves(floor, claim):
+        if not floor.serves(claim.queues):
             return []
         rows = await self._take(floor.level, {floor.queue: claim.limit}, claim, floor)
         self._raise_floor(floor, rows)
@@ -155,7 +162,7 @@ class PostgresTransaction:
 
     def _raise_floor(self, floor: Floor, rows: Sequence[Any]) -> None:
         if rows:
-            self.sight = self.sight._replace(floor=floor.raised(_signs(rows), self.sight.decided))
+            self.sight = self.sight._replace(floor=floor.raised(Signs.of(rows), self.sight.decided))
 
     async def _take_all(self, claim: Claim, limit: int) -> list[Any]:
         """Lease jobs of whatever levels and queues there are."""
@@ -171,7 +178,7 @@ class PostgresTransaction:
             elif claim.queues is None or name in claim.queues:
                 rows = await self._take(level, {name: limit - len(taken)}, claim)
                 if rows and not taken and level == levels[0][0]:
-                    floor = Floor.seen(level, name, _signs(rows), self.sight.decided)
+                    floor = Floor.seen(level, name, Signs.of(rows), self.sight.decided)
                     self.sight = self.sight._replace(floor=floor)
                 taken += rows
         return taken
@@ -180,15 +187,15 @@ class PostgresTransaction:
         self, level: int, rooms: dict[str, int], claim: Claim, floor: Floor | None = None
     ) -> list[Any]:
         """Lease up to so many jobs of each queue at this level; in the order of their seq."""
-        return self._taken(await self._timed(statements.CLAIM, *_wanted(level, rooms, claim, floor)))
+        return self._taken(await self._timed(statements.CLAIM, *wanted(level, rooms, claim, floor)))
 
     def _taken(self, rows: Iterable[Any]) -> list[Any]:
         """Take note of what a claim saw beside its jobs; return these in their order."""
         taken = sorted(rows, key=itemgetter("seq"))
         if taken:
-            signs = _signs(taken)
+            signs = Signs.of(taken)
             self.xact = str(signs.xact), signs.server
-            self.sight = self.sight._replace(decided=self._before.after(signs))
+            self.sight = self.sight._replace(decided=self._before.decided.after(signs))
         return taken
 
     async def _take_in_turns(self, level: int, limit: int, claim: Claim) -> list[Any]:
@@ -219,18 +226,31 @@ class PostgresTransaction:
     async def finish_and_claim(
         self, reports: Sequence[Report], claim: Claim
     ) -> tuple[list[Status | Exception | None], list[LeasedJob]]:
-        """See `stores.base.Transaction`: one statement, if that is all there is to do."""
-        floor = self.sight.floor
-        if floor is None or self._rules.keep_all or not (_serves(floor, claim) and _are_plain(reports)):
-            return await self.finish(reports), await self.claim(claim)
-        items = [ticket_row(report.ticket) for report in reports]
-        wanted = _wanted(floor.level, {floor.queue: claim.limit}, claim, floor)
-        tickets = _columns(sorted(items, key=itemgetter(0)), _TICKET, _TICKET)
-        rows = await self._timed(statements.FINISH_AND_CLAIM, *wanted, *tickets, self._rules.accept_late)
-        finished = {row["id"]: STATUSES[row["signs"]] for row in rows if row["seq"] is None}
-        taken = self._taken(row for row in rows if row["seq"] is not None)
-        self._raise_floor(floor, taken)
-        return [finished.get(item[0]) for item in items], await self._filled(taken, claim)
+        """See `stores.base.Transaction`; `Alone` does it in one statement."""
+        answers = await self.finish(reports)
+        leased = await self._read_back(reports, answers, claim)
+        if len(leased) < claim.limit:
+            leased += await self.claim(replace(claim, limit=claim.limit - len(leased)))
+        return answers, leased
+
+    async def _read_back(
+        self, reports: Sequence[Report], answers: list[Status | Exception | None], claim: Claim
+    ) -> list[LeasedJob]:
+        """Complete `answers` by what a statement has answered whose answer was lost; return what it has leased."""
+        stale = [report.ticket for report, answer in zip(reports, answers, strict=True) if answer is None]
+        if not (self._unanswered and stale):
+            return []
+        tickets = [ticket.id for ticket in stale], [ticket.token for ticket in stale]
+        number_of = dict(map(tuple, await self._rows(statements.DONE_BEFORE, *tickets)))
+        if not number_of:
+            return []
+        for place, report in enumerate(reports):
+            if answers[place] is None and report.ticket.id in number_of:
+                answers[place] = Status.DONE
+        floor, numbers = self._unanswered[0], list(set(number_of.values()))
+        where = (floor.level, floor.queue, floor.bucket)
+        rows = await self._timed(statements.LEASED_BEFORE, *where, claim.owner, numbers, claim.limit)
+        return [LeasedJob(*row[:JOB_COLUMNS]) for row in sorted(rows, key=itemgetter("seq"))]
 
     async def _with_effect(self, report: Report, effect: EffectWork) -> Status | Exception | None:
         """Settle one report and run its effect in one savepoint; undo both if the effect fails."""
@@ -255,7 +275,7 @@ class PostgresTransaction:
     async def _finish(self, reports: Sequence[Report]) -> list[Status | None]:
         if all(report.outcome == "ok" for report in reports):
             items = [ticket_row(report.ticket) for report in reports]
-            answers = await self._settled(statements.FINISH_OK, items, _TICKET, self._rules.accept_late)
+            answers = await self._settled(statements.FINISH_OK, items, TICKET, self._rules.accept_late)
         else:
             answers = await self._settled(
                 statements.FINISH,
@@ -268,7 +288,7 @@ class PostgresTransaction:
                     )
                     for r in reports
                 ],
-                _TICKET + 3,
+                TICKET + 3,
                 self._rules.accept_late,
             )
         await self._remember(
@@ -281,7 +301,7 @@ class PostgresTransaction:
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""
         items = [(*ticket_row(r.ticket), r.lease_ms) for r in renewals]
-        return await self._settled(statements.RENEW, items, _TICKET + 1)
+        return await self._settled(statements.RENEW, items, TICKET + 1)
 
     async def release(self, releases: Sequence[Release]) -> list[bool]:
         """See `stores.base.Transaction`."""
@@ -289,7 +309,7 @@ class PostgresTransaction:
             (*ticket_row(r.ticket), r.delay_ms, printable(r.failure.error) if r.failure else None)
             for r in releases
         ]
-        answers = await self._settled(statements.RELEASE, items, _TICKET + 2)
+        answers = await self._settled(statements.RELEASE, items, TICKET + 2)
         await self._remember(
             _ended(r.ticket, "release", r.failure)
             for r, status in zip(releases, answers, strict=True)
@@ -301,7 +321,7 @@ class PostgresTransaction:
         """See `stores.base.Transaction`."""
         await self._remember(_ended(note.ticket, "left", note.failure) for note in notes)
         told = sorted((note.ticket.id, note.ticket.token, printable(note.failure.error)) for note in notes)
-        await self._rows(statements.NOTE, *_columns(told, 3))
+        await self._rows(statements.NOTE, *columns(told, 3))
         return [None] * len(notes)
 
     async def cancel(self, ids: Sequence[str]) -> list[Status | None]:
@@ -326,7 +346,7 @@ class PostgresTransaction:
         for redrive in redrives:
             first.setdefault(redrive.id, redrive)
         items = sorted((r.id, r.ttl_ms, r.note, r.actor) for r in first.values())
-        done = {row[0] for row in await self._timed(statements.REDRIVE, *_columns(items, 4))}
+        done = {row[0] for row in await self._timed(statements.REDRIVE, *columns(items, 4))}
         if len(done) == len(redrives):
             return [True] * len(redrives)
         statuses = dict(await self._rows(statements.STATUS_OF, list(first)))
@@ -343,7 +363,7 @@ class PostgresTransaction:
         """See `stores.base.Transaction`."""
         buried = await self._timed(statements.SWEEP, limit)
         await self._remember(
-            (row["id"], row["token"], row["attempts"], row["owner"], "lost", _LOST)
+            (row["id"], row["token"], row["attempts"], row["owner"], "lost", LOST)
             for row in buried
             if row["status"] == Status.LEASED
         )
@@ -373,7 +393,7 @@ class PostgresTransaction:
         answers: list[Any] = [None] * len(items)
         for a_round in by_rounds(items):
             ordered = sorted((item for _place, item in a_round), key=itemgetter(0))
-            by_id = dict(await self._timed(statement, *_columns(ordered, width, _TICKET), *extra))
+            by_id = dict(await self._timed(statement, *columns(ordered, width, TICKET), *extra))
             for place, item in a_round:
                 answers[place] = by_id.get(item[0])
         return answers
@@ -388,7 +408,7 @@ class PostgresTransaction:
             return
         await self._connection.execute(statements.HISTORY_BEGIN)
         try:
-            await self._timed(statements.HISTORY_APPEND, *_columns(rows, 8))
+            await self._timed(statements.HISTORY_APPEND, *columns(rows, 8))
         except asyncpg.PostgresError:  # if the connection is lost, too, the next statement says so
             await self._connection.execute(statements.HISTORY_UNDO)
         await self._connection.execute(statements.HISTORY_END)
@@ -462,22 +482,72 @@ class PostgresStore:
         """How often a call was tried again, for a reason that passes by itself."""
         return self._database.retries
 
-    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
+    async def write(
+        self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False, at_once: bool = False
+    ) -> T:
         """See `stores.base.Store`; `inline` says that no effect is shown the connection."""
-        before = self._sight
+        until = self._database.patience_ends()
+        unanswered: list[Floor] = []
+        if at_once and self._may_go_alone:
+            try:
+                return await self._database.alone(partial(self._go_alone, work, unanswered, until), until)
+            except NeedsTransaction:
+                pass
         made: list[PostgresTransaction] = []
+        run = self._carried(work, made, unanswered)
+        result = await self._database.write(run, lambda: made[0].xact, is_ours=inline, until=until)
+        if made[0].has_looked:
+            self._sight = made[0].sight
+        return result
+
+    @property
+    def _may_go_alone(self) -> bool:
+        """Whether one statement may be all that is needed; a pooler's session lacks our settings."""
+        floor = self._sight.floor
+        return (
+            floor is not None and floor.holds and not self._rules.keep_all and not self._database.address.is_pooled
+        )
+
+    def _carried(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        made: list[PostgresTransaction],
+        unanswered: Sequence[Floor] = (),
+    ) -> Callable[[Connection], Awaitable[T]]:
+        """Return what runs `work` in an open transaction, with what is known now; `made` holds it then."""
+        before = self._sight
 
         async def run(connection: Connection) -> T:
             made[:] = [
                 PostgresTransaction(
-                    connection, self._now_ms(), self._rules, self._turns, before, self._database.sql
+                    connection, self._now_ms(), self._rules, self._turns, before, self._database.sql, unanswered
                 )
             ]
             return await work(made[0])
 
-        result = await self._database.write(run, lambda: made[0].xact, is_ours=inline)
-        if made[0].sight is not before:
-            self._sight = made[0].sight
+        return run
+
+    async def _go_alone(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        unanswered: list[Floor],
+        until: float,
+        connection: Connection,
+    ) -> T:
+        """Run `work` without a transaction; raises `NeedsTransaction` if it asks for more than one statement."""
+        made: list[PostgresTransaction] = []
+
+        async def claim_rest(claim: Claim) -> list[LeasedJob]:
+            self._sight = alone.sight
+            run = self._carried(lambda transaction: transaction.claim(claim), made)
+            return await self._database.within(connection, run, lambda: made[0].xact, until)
+
+        alone = Alone(
+            connection, self._now_ms(), self._rules, self._sight, self._database.sql, unanswered, claim_rest
+        )
+        result = await work(cast("Transaction", alone))
+        self._database.commits += 1
+        self._sight = made[0].sight if made else alone.sight
         return result
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
@@ -578,44 +648,5 @@ class PostgresStore:
         return None if self._clock is None else self._clock.now_ms()
 
 
-def _serves(floor: Floor, claim: Claim) -> bool:
-    """Tell whether a floor says anything to a claim."""
-    return floor.holds and (claim.queues is None or floor.queue in claim.queues)
-
-
-def _are_plain(reports: Sequence[Report]) -> bool:
-    """Tell whether these are successes without effects, of a job each."""
-    are_ok = all(report.outcome == "ok" and report.effect is None for report in reports)
-    return are_ok and len({report.ticket.id for report in reports}) == len(reports)
-
-
-def _wanted(level: int, rooms: dict[str, int], claim: Claim, floor: Floor | None) -> tuple[Any, ...]:
-    """Return what CLAIM asks for: so many jobs of each queue at this level."""
-    kinds = None if claim.kinds is None else list(claim.kinds)
-    known = (None, None) if floor is None else (floor.bucket, floor.era)
-    return ([*rooms], [*rooms.values()], kinds, claim.owner, claim.lease_ms, level, *known)
-
-
-def _signs(rows: Sequence[Any]) -> Signs:
-    return Signs.read(rows[0]["signs"])  # each row has the same
-
-
 def _ended(ticket: Ticket, outcome: str, failure: FailedAttempt | None) -> Ended:
     return ticket.id, ticket.token, ticket.attempt, ticket.owner, outcome, failure or _UNEXPLAINED
-
-
-def _columns(rows: Iterable[Sequence[Any]], width: int, shortened: int = 0) -> list[list[Any]]:
-    """Return a set as it travels: one list a column, `width` of them also if there are no rows.
-
-    Of the first `shortened` columns all but the first, which counts the rows, are of one value if that is the same
-    in all rows: the driver looks at each for long. The statement must know (`statements._same`).
-    Raises `InvalidJob` for a value of another kind: the driver would take a collection for one more dimension.
-    """
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    for kind in {kind for column in columns for kind in set(map(type, column))}:
-        if not issubclass(kind, _VALUES):
-            raise InvalidJob(f"a value has no place in its column: {kind.__name__}")
-    for column in columns[1:shortened]:
-        if column.count(column[0]) == len(column):
-            del column[1:]
-    return columns or [[] for _ in range(width)]

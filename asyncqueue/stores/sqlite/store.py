@@ -490,7 +490,13 @@ class SqliteStore:
         """How often a statement met a busy database and was tried again."""
         return self._database.busy_retries
 
-    async def write(self, work: Callable[[Transaction], Awaitable[T]], *, inline: bool = False) -> T:
+    async def write(
+        self,
+        work: Callable[[Transaction], Awaitable[T]],
+        *,
+        inline: bool = False,
+        at_once: bool = False,  # noqa: ARG002 - one file is as near as can be
+    ) -> T:
         """See `stores.base.Store`."""
 
         async def run(connection: aiosqlite.Connection) -> T:
