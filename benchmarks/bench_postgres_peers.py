@@ -24,8 +24,9 @@ AT_A_TIME = "at a time"
 ONE_BY_ONE = "one by one"
 CALLERS = "1,000 callers at once"
 BULK = "bulk"
-OWN_SIZES = (64, 256, 1_024)
-PEER_SIZES = {"procrastinate": (64,), "pgqueuer": (64, 256, 1_000), "chancy": (64, 256)}
+OWN_SIZES = (64, 256, 1_024, 4_096)
+PEER_SIZES = {"procrastinate": (64,), "pgqueuer": (64, 256, 1_000, 4_000), "chancy": (64, 256, 1_000)}
+SLOWER = {"procrastinate": 48, "pgqueuer": 1, "chancy": 3}  # about so many times: so many fewer jobs
 SLOW_IN_BULK = ("procrastinate", "chancy")
 Ways = dict[str, Callable[[], Figures]]
 
@@ -53,9 +54,8 @@ def drains(server: PostgresServer, jobs: int) -> Ways:
     ways: Ways = {f"{OWN}, {n} {AT_A_TIME}": _on(server, by_dispatcher, jobs, "delete", n) for n in OWN_SIZES}
     for peer in POSTGRES_PEERS:
         for size in PEER_SIZES[peer.name]:
-            count = jobs // 16 if peer.name == "procrastinate" else jobs  # 20 times slower
             ways[f"{peer.name}, {size} {AT_A_TIME}"] = partial(
-                postgres_drain, partial(peer, batch=size), server.new_database, count
+                postgres_drain, partial(peer, batch=size), server.new_database, max(1, jobs // SLOWER[peer.name])
             )
     return ways
 
@@ -82,7 +82,8 @@ def _on(
 
 def measure(run: Run) -> None:
     """Measure drain or enqueue; `run.part` names which."""
-    backlog, jobs, few = run.pick(400, 8_000, 16_000), run.pick(400, 4_000, 8_000), run.pick(20, 300, 500)
+    # a backlog of seconds: the machine's speed changes within one
+    backlog, jobs, few = run.pick(400, 8_000, 48_000), run.pick(400, 4_000, 8_000), run.pick(20, 300, 500)
     many = run.pick(400, 16_000, 64_000)  # fewer are a matter of how one or two commits happen to fall
     try:
         with postgres_server() as server:
