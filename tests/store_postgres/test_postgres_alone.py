@@ -297,14 +297,24 @@ async def test_the_question_and_its_repetition_have_one_patience(opened, own_url
     assert ends[0] == ends[1]
 
 
-async def test_connections_that_break_all_the_time_burn_no_attempt_and_send_no_job_twice(own_url, proxy):
-    sent = []
+@pytest.mark.parametrize("fault", ["cut", "terminated"])
+async def test_connections_that_break_all_the_time_burn_no_attempt_and_send_no_job_twice(own_url, proxy, fault):
+    sent, ended, turn = [], [], asyncio.Lock()
+    admin = await asyncpg.connect(server_of(own_url))
+    end_all = """
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE application_name = 'asyncqueue' AND state = 'active' AND pid <> pg_backend_pid()
+    """
 
     class Sender:
         async def send(self, job):
             sent.append(job.id)
             if len(sent) % 7 == 0:
-                proxy.cut_after(dispatcher.owner.encode())
+                if fault == "cut":
+                    proxy.cut_after(dispatcher.owner.encode())
+                else:
+                    async with turn:
+                        ended.extend(await admin.fetch(end_all))
             return ACCEPTED
 
     async with Queue.open(proxy.url(own_url)) as queue:
@@ -314,4 +324,5 @@ async def test_connections_that_break_all_the_time_burn_no_attempt_and_send_no_j
         assert (dispatcher.counts.done, dispatcher.counts.stale, dispatcher.counts.lost) == (400, 0, 0)
         assert {(job.status, job.attempts) for job in await queue.list(limit=1_000)} == {(Status.DONE, 1)}
     assert sorted(sent) == sorted(f"job-{n}" for n in range(400))
-    assert proxy.connections > 10
+    assert proxy.connections > 10 or len(ended) > 3
+    await admin.close()
