@@ -62,7 +62,8 @@ class Batch(Generic[Request, Answer]):
     @property
     def waiting(self) -> list[Request]:
         """The requests that would be taken now, cancelled ones among them; before it is closed."""
-        return [entry.request for entry in self._waiting]
+        waiting = tuple(self._waiting)  # at one moment: another batch may be taking some in a thread
+        return [entry.request for entry in waiting]
 
     def close(self) -> list[Request]:
         """Take what waits and return it, from then on the same; may be called in the transaction's own thread.
@@ -389,7 +390,7 @@ class BatchedStore:
             self._batcher.post(_Call("release", [Release(job) for job in leased]), len(leased))
 
     async def _run(self, batch: Batch[_Call, list[Any]], *, inline: bool) -> Sequence[list[Any] | Exception]:
-        at_once = inline and {call.verb for call in batch.waiting} == _AT_ONCE
+        at_once = self.store.is_concurrent and inline and {call.verb for call in batch.waiting} == _AT_ONCE
         try:
             return await self._together(batch.close, inline=inline, at_once=at_once)
         except StoreError:  # the database's own trouble: every call of the batch has it

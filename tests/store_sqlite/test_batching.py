@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from collections import deque
 
 import pytest
 
@@ -10,7 +11,7 @@ from asyncqueue.errors import Conflict, InvalidJob, StoreBusy, StoreClosed
 from asyncqueue.job import NewJob, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.queue import Queue
-from asyncqueue.stores.batching import Batcher
+from asyncqueue.stores.batching import Batch, Batcher
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
@@ -661,3 +662,17 @@ async def test_whoever_waits_for_a_task_that_was_cancelled_before_it_began_is_ca
     await asyncio.wait([waiting])
     assert waiting.cancelled()
     assert await batcher.submit("b") == ["b"]
+
+
+def test_what_waits_can_be_looked_at_while_another_batch_takes_it():
+    """A SQLite transaction takes its batch in its own thread, at any moment."""
+
+    class Entry:
+        @property
+        def request(self):
+            waiting.clear()  # the other thread
+            return "one"
+
+    waiting = deque([Entry(), Entry()])
+    assert Batch(waiting, 10).waiting == ["one", "one"]
+    assert not waiting
