@@ -281,7 +281,8 @@ class Store(Protocol):
         """Run `work` in one short write transaction and return its result; shielded against cancellation.
 
         With `inline`, `work` promises to wait for nothing but the transaction's verbs; a store may run it faster.
-        With `at_once`, too, it is likely to ask for `finish_and_claim`, and if it does for nothing else.
+        With `at_once`, too, it is likely to ask for `finish_and_claim`, and if it does for nothing else; a store
+        may do that in one exchange, which is read back when the same reports are brought again, should it fail.
 
         Raises `StoreBusy`, `StoreFull`, `StoreClosed`, `ForkedProcess` or another `StoreError`; then nothing
         of the transaction is visible.

@@ -76,7 +76,7 @@ class Batch(Generic[Request, Answer]):
     def form(self) -> bool:
         """Take note of who is there as the transaction is asked for; False (and closed) if everybody has left."""
         self._founders = len(self._waiting)
-        if all(entry.answer.cancelled() for entry in self._waiting):
+        if all(entry.answer.cancelled() for entry in tuple(self._waiting)):
             self._close_with(None)
         return not self.is_closed
 
@@ -89,7 +89,7 @@ class Batch(Generic[Request, Answer]):
 
     def _take(self, most: int) -> None:
         weight = 0
-        while most > 0:  # so many are there: until this batch is closed, nobody else takes any
+        while most > 0 and self._waiting:  # fewer, if a batch before it was still taking some as they were counted
             entry = self._waiting[0]
             if self._entries and weight + entry.weight > self._weight_max:
                 break

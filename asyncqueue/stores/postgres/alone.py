@@ -8,12 +8,14 @@ number of its transaction. But it can be read back:
   that finds one to settle, the lost one has claimed nothing; and it will not later, as it finds none then.
 - What it has changed carries its transaction's number (`xmin`) until somebody else changes it. A job that is done
   under our own ticket tells that number, and the leases that it gave, which nobody was told of, are found by it.
+- It may still be done after its caller was told that the server is away: a server that stood still goes on. So the
+  store remembers what it asked until the same reports are answered.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 
@@ -26,18 +28,45 @@ from asyncqueue.stores.postgres.connection import Connection
 from asyncqueue.stores.postgres.floor import Floor, Sight, Signs
 from asyncqueue.stores.sets import STATUSES, ticket_row
 
-__all__ = ["Alone", "NeedsTransaction"]
+__all__ = ["Alone", "Lost", "LostAnswers", "NeedsTransaction", "key_of"]
+
+
+_LOST_MAX: Final = 10_000  # of those whose callers gave up, and never came back with their reports
 
 
 class NeedsTransaction(Exception):
     """What is asked for takes more than one statement; nothing was done, but for what `Alone` takes note of."""
 
 
+class Lost(NamedTuple):
+    """A statement that was asked and not answered, or not yet.
+
+    It began at `floor`, after everything of the transactions up to number `after` was told.
+    """
+
+    floor: Floor
+    after: int
+
+    def may_be(self, number: int) -> bool:
+        """Tell whether this is the statement whose transaction has these last 32 bits of a number."""
+        return 0 < (number - self.after) % 2**32 < 2**31
+
+
+LostAnswers = dict[tuple[str, int], Lost]
+"""By the id and the token of each report; kept by the store until these are answered, however long that takes."""
+
+
+def key_of(report: Report) -> tuple[str, int]:
+    """Return by what a report is known."""
+    return report.ticket.id, report.ticket.token
+
+
 class Alone:
     """Stands in for a transaction in which nothing but `finish_and_claim` is asked for, once.
 
-    `unanswered` takes note of a statement that may have been done; then, and for any other verb and whatever the
-    statement is not made for, `NeedsTransaction` is raised. `claim_rest` claims in a transaction of its own.
+    `lost` takes note of what was asked until it is answered; for reports that stand there, for any other verb and
+    for whatever the statement is not made for, `NeedsTransaction` is raised. `after` is the largest number of a
+    transaction that was answered. `claim_rest` claims in a transaction of its own.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - made in one place
@@ -47,7 +76,8 @@ class Alone:
         rules: Rules,
         sight: Sight,
         render: Callable[[str], str],
-        unanswered: list[Floor],
+        lost: LostAnswers,
+        after: int,
         claim_rest: Callable[[Claim], Awaitable[list[LeasedJob]]],
     ) -> None:
         self._connection = connection
@@ -56,7 +86,8 @@ class Alone:
         self._before = sight.decided
         self.sight = sight
         self._render = render
-        self._unanswered = unanswered
+        self._lost = lost
+        self.after = after
         self._claim_rest = claim_rest
 
     def __getattr__(self, verb: str) -> Any:
@@ -67,12 +98,16 @@ class Alone:
     ) -> tuple[list[Status | Exception | None], list[LeasedJob]]:
         """See `stores.base.Transaction`."""
         floor = self.sight.floor
-        if self._unanswered or floor is None or not (floor.serves(claim.queues) and _are_plain(reports)):
+        keys = [key_of(report) for report in reports]
+        known = floor is not None and self._lost.keys().isdisjoint(keys)
+        if floor is None or not (known and floor.serves(claim.queues) and _are_plain(reports)):
             raise NeedsTransaction("finish_and_claim")
         items = [ticket_row(report.ticket) for report in reports]
         asked = wanted(floor.level, {floor.queue: claim.limit}, claim, floor)
         tickets = columns(sorted(items, key=itemgetter(0)), TICKET, TICKET)
-        self._unanswered.append(floor)
+        while len(self._lost) > _LOST_MAX:
+            del self._lost[next(iter(self._lost))]
+        self._lost.update(dict.fromkeys(keys, Lost(floor, self.after)))
         try:
             rows = await self._connection.fetch(
                 self._render(statements.FINISH_AND_CLAIM),
@@ -84,11 +119,14 @@ class Alone:
             )
         except asyncpg.PostgresError as error:  # told in the transaction, if it is not about the statement's form
             raise NeedsTransaction("finish_and_claim") from error
+        for key in keys:
+            del self._lost[key]
         finished = {row["id"]: STATUSES[row["signs"]] for row in rows if row["seq"] is None}
         taken = sorted((row for row in rows if row["seq"] is not None), key=itemgetter("seq"))
         if taken:
             signs = Signs.of(taken)
             decided = self._before.after(signs)
+            self.after = max(self.after, signs.xact)
             self.sight = Sight(floor.raised(signs, decided), decided)
         leased = [LeasedJob(*row[:JOB_COLUMNS]) for row in taken]
         if len(leased) < claim.limit:

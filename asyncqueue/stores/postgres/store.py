@@ -31,7 +31,7 @@ from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, Terms, Transaction
 from asyncqueue.stores.postgres import fence, schema, statements
 from asyncqueue.stores.postgres.address import Address
-from asyncqueue.stores.postgres.alone import Alone, NeedsTransaction
+from asyncqueue.stores.postgres.alone import Alone, LostAnswers, NeedsTransaction, key_of
 from asyncqueue.stores.postgres.asked import JOB_COLUMNS, LOST, TICKET, columns, wanted
 from asyncqueue.stores.postgres.connection import Connection, Database, Profile, Xact, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
@@ -79,7 +79,7 @@ class PostgresTransaction:
         turns: Turns,
         sight: Sight,
         render: Callable[[str], str],
-        unanswered: Sequence[Floor] = (),
+        lost: LostAnswers,
     ) -> None:
         self._connection = connection
         self._now_ms = now_ms  # None: the server's clock
@@ -89,7 +89,11 @@ class PostgresTransaction:
         self.sight = sight  # to be kept once it is committed
         self.xact: Xact | None = None  # if a statement has told it
         self._render = render
-        self._unanswered = unanswered
+        self._lost = lost
+        self.read_back: dict[
+            int, Floor
+        ] = {}  # by the number of a transaction whose answer was lost: where it began
+        self.answered: set[tuple[str, int]] = set()  # of what was lost, once this is committed
 
     @property
     def has_looked(self) -> bool:
@@ -227,30 +231,31 @@ class PostgresTransaction:
         self, reports: Sequence[Report], claim: Claim
     ) -> tuple[list[Status | Exception | None], list[LeasedJob]]:
         """See `stores.base.Transaction`; `Alone` does it in one statement."""
-        answers = await self.finish(reports)
-        leased = await self._read_back(reports, answers, claim)
+        answers, leased = await self.finish(reports), list[LeasedJob]()
+        for number, floor in self.read_back.items():
+            where = (floor.level, floor.queue, floor.bucket)
+            room = claim.limit - len(leased)
+            rows = await self._timed(statements.LEASED_BEFORE, *where, claim.owner, [str(number)], room)
+            leased += [LeasedJob(*row[:JOB_COLUMNS]) for row in sorted(rows, key=itemgetter("seq"))]
         if len(leased) < claim.limit:
             leased += await self.claim(replace(claim, limit=claim.limit - len(leased)))
         return answers, leased
 
-    async def _read_back(
-        self, reports: Sequence[Report], answers: list[Status | Exception | None], claim: Claim
-    ) -> list[LeasedJob]:
-        """Complete `answers` by what a statement has answered whose answer was lost; return what it has leased."""
-        stale = [report.ticket for report, answer in zip(reports, answers, strict=True) if answer is None]
-        if not (self._unanswered and stale):
-            return []
-        tickets = [ticket.id for ticket in stale], [ticket.token for ticket in stale]
-        number_of = dict(map(tuple, await self._rows(statements.DONE_BEFORE, *tickets)))
-        if not number_of:
-            return []
-        for place, report in enumerate(reports):
-            if answers[place] is None and report.ticket.id in number_of:
-                answers[place] = Status.DONE
-        floor, numbers = self._unanswered[0], list(set(number_of.values()))
-        where = (floor.level, floor.queue, floor.bucket)
-        rows = await self._timed(statements.LEASED_BEFORE, *where, claim.owner, numbers, claim.limit)
-        return [LeasedJob(*row[:JOB_COLUMNS]) for row in sorted(rows, key=itemgetter("seq"))]
+    async def _read_done(self, reports: Sequence[Report], answers: list[Any]) -> None:
+        """Complete `answers` by what was done by a statement whose answer was lost."""
+        met = self._lost.keys() & map(key_of, reports)
+        self.answered |= met
+        stale = [n for n, report in enumerate(reports) if answers[n] is None and key_of(report) in met]
+        if not stale:
+            return
+        tickets = [reports[n].ticket for n in stale]
+        asked = [ticket.id for ticket in tickets], [ticket.token for ticket in tickets]
+        number_of = {row[0]: int(row[1]) for row in await self._rows(statements.DONE_BEFORE, *asked)}
+        for n in stale:
+            lost, number = self._lost[key_of(reports[n])], number_of.get(reports[n].ticket.id)
+            if number is not None and lost.may_be(number):
+                answers[n] = Status.DONE
+                self.read_back[number] = lost.floor
 
     async def _with_effect(self, report: Report, effect: EffectWork) -> Status | Exception | None:
         """Settle one report and run its effect in one savepoint; undo both if the effect fails."""
@@ -296,7 +301,10 @@ class PostgresTransaction:
             for r, status in zip(reports, answers, strict=True)
             if status and (r.outcome != "ok" or self._rules.keep_all)
         )
-        return [None if status is None else STATUSES[status] for status in answers]
+        told = [None if status is None else STATUSES[status] for status in answers]
+        if self._lost:
+            await self._read_done(reports, told)
+        return told
 
     async def renew(self, renewals: Sequence[Renew]) -> list[int | None]:
         """See `stores.base.Transaction`."""
@@ -430,6 +438,8 @@ class PostgresStore:
         self._rules = rules
         self._turns = Turns()
         self._sight = Sight()
+        self._lost: LostAnswers = {}
+        self._answered = 0  # the largest number of a transaction whose leases were told
         self._listener = Listener(database)
 
     @classmethod
@@ -487,18 +497,27 @@ class PostgresStore:
     ) -> T:
         """See `stores.base.Store`; `inline` says that no effect is shown the connection."""
         until = self._database.patience_ends()
-        unanswered: list[Floor] = []
         if at_once and self._may_go_alone:
             try:
-                return await self._database.alone(partial(self._go_alone, work, unanswered, until), until)
+                return await self._database.alone(partial(self._go_alone, work, until), until)
             except NeedsTransaction:
                 pass
         made: list[PostgresTransaction] = []
-        run = self._carried(work, made, unanswered)
+        run = self._carried(work, made)
         result = await self._database.write(run, lambda: made[0].xact, is_ours=inline, until=until)
-        if made[0].has_looked:
-            self._sight = made[0].sight
+        self._learn(made[0])
         return result
+
+    def _learn(self, transaction: PostgresTransaction) -> None:
+        """Keep what a transaction has seen, now that it is committed."""
+        if transaction.has_looked:
+            self._sight = transaction.sight
+        if transaction.xact is not None:
+            self._answered = max(self._answered, int(transaction.xact[0]))
+        for number in transaction.read_back:  # later than what was answered, or it would not have been read back
+            self._answered += max(0, (number - self._answered + 2**31) % 2**32 - 2**31)
+        for key in transaction.answered:
+            self._lost.pop(key, None)
 
     @property
     def _may_go_alone(self) -> bool:
@@ -512,7 +531,6 @@ class PostgresStore:
         self,
         work: Callable[[Transaction], Awaitable[T]],
         made: list[PostgresTransaction],
-        unanswered: Sequence[Floor] = (),
     ) -> Callable[[Connection], Awaitable[T]]:
         """Return what runs `work` in an open transaction, with what is known now; `made` holds it then."""
         before = self._sight
@@ -520,7 +538,7 @@ class PostgresStore:
         async def run(connection: Connection) -> T:
             made[:] = [
                 PostgresTransaction(
-                    connection, self._now_ms(), self._rules, self._turns, before, self._database.sql, unanswered
+                    connection, self._now_ms(), self._rules, self._turns, before, self._database.sql, self._lost
                 )
             ]
             return await work(made[0])
@@ -530,7 +548,6 @@ class PostgresStore:
     async def _go_alone(
         self,
         work: Callable[[Transaction], Awaitable[T]],
-        unanswered: list[Floor],
         until: float,
         connection: Connection,
     ) -> T:
@@ -543,11 +560,20 @@ class PostgresStore:
             return await self._database.within(connection, run, lambda: made[0].xact, until)
 
         alone = Alone(
-            connection, self._now_ms(), self._rules, self._sight, self._database.sql, unanswered, claim_rest
+            connection,
+            self._now_ms(),
+            self._rules,
+            self._sight,
+            self._database.sql,
+            self._lost,
+            self._answered,
+            claim_rest,
         )
         result = await work(cast("Transaction", alone))
         self._database.commits += 1
-        self._sight = made[0].sight if made else alone.sight
+        self._sight, self._answered = alone.sight, max(self._answered, alone.after)
+        for transaction in made:
+            self._learn(transaction)
         return result
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
