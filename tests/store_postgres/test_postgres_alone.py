@@ -249,6 +249,26 @@ async def test_what_is_still_under_way_without_us_is_waited_for_and_read_back(op
     await watch.close()
 
 
+async def test_a_report_that_another_call_brings_meanwhile_costs_neither_its_answer(opened, own_url):
+    store = await opened()
+    first, second = held = await filled(store)
+    lock, watch = [await asyncpg.connect(server_of(own_url)) for _ in range(2)]
+    async with lock.transaction():
+        await lock.execute(f'SELECT 1 FROM "{schema_of(own_url)}".jobs WHERE id = $1 FOR UPDATE', first.id)
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%finished%'"
+        )
+        asking = asyncio.create_task(at_once(store, held))
+        while not await watch.fetchval(waiting):
+            await asyncio.sleep(0)
+        reports = [Report.ok(second)]
+        assert await store.write(lambda transaction: transaction.finish(reports)) == [Status.DONE]
+    answers, leased = await asking
+    assert (answers, [job.id for job in leased]) == ([Status.DONE, None], IDS[4:8])
+    await lock.close()
+    await watch.close()
+
+
 async def test_one_that_comes_after_its_repetition_claims_nothing(opened):
     store = await opened()
     held = await filled(store)

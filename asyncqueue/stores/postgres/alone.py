@@ -23,13 +23,12 @@ from asyncqueue.job import LeasedJob, Report
 from asyncqueue.lifecycle import Status
 from asyncqueue.stores.base import Claim, Rules
 from asyncqueue.stores.postgres import statements
-from asyncqueue.stores.postgres.asked import JOB_COLUMNS, LOST, TICKET, columns, wanted
+from asyncqueue.stores.postgres.asked import LOST, TICKET, columns, leased_jobs, wanted
 from asyncqueue.stores.postgres.connection import Connection
 from asyncqueue.stores.postgres.floor import Floor, Sight, Signs
 from asyncqueue.stores.sets import STATUSES, ticket_row
 
 __all__ = ["Alone", "Lost", "LostAnswers", "NeedsTransaction", "key_of"]
-
 
 _LOST_MAX: Final = 10_000  # of those whose callers gave up, and never came back with their reports
 
@@ -98,9 +97,10 @@ class Alone:
     ) -> tuple[list[Status | Exception | None], list[LeasedJob]]:
         """See `stores.base.Transaction`."""
         floor = self.sight.floor
+        if floor is None or not (floor.serves(claim.queues) and _are_plain(reports)):
+            raise NeedsTransaction("finish_and_claim")
         keys = [key_of(report) for report in reports]
-        known = floor is not None and self._lost.keys().isdisjoint(keys)
-        if floor is None or not (known and floor.serves(claim.queues) and _are_plain(reports)):
+        if not self._lost.keys().isdisjoint(keys):
             raise NeedsTransaction("finish_and_claim")
         items = [ticket_row(report.ticket) for report in reports]
         asked = wanted(floor.level, {floor.queue: claim.limit}, claim, floor)
@@ -120,7 +120,7 @@ class Alone:
         except asyncpg.PostgresError as error:  # told in the transaction, if it is not about the statement's form
             raise NeedsTransaction("finish_and_claim") from error
         for key in keys:
-            del self._lost[key]
+            self._lost.pop(key, None)  # a transaction that met it may have been answered meanwhile
         finished = {row["id"]: STATUSES[row["signs"]] for row in rows if row["seq"] is None}
         taken = sorted((row for row in rows if row["seq"] is not None), key=itemgetter("seq"))
         if taken:
@@ -128,7 +128,7 @@ class Alone:
             decided = self._before.after(signs)
             self.after = max(self.after, signs.xact)
             self.sight = Sight(floor.raised(signs, decided), decided)
-        leased = [LeasedJob(*row[:JOB_COLUMNS]) for row in taken]
+        leased = leased_jobs(taken)
         if len(leased) < claim.limit:
             self.sight = self.sight._replace(floor=None)
             leased += await self._rest(replace(claim, limit=claim.limit - len(leased)))

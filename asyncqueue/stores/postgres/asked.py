@@ -1,21 +1,20 @@
-"""What statements are asked with: sets, and claims, as they travel to the server."""
+"""What statements are asked with, as it travels to the server, and what comes back of a claim."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from asyncqueue.errors import InvalidJob
-from asyncqueue.job import FailedAttempt
+from asyncqueue.job import FailedAttempt, LeasedJob
 from asyncqueue.stores.base import Claim
 from asyncqueue.stores.postgres.floor import Floor
 
-__all__ = ["JOB_COLUMNS", "LOST", "TICKET", "columns", "wanted"]
+__all__ = ["LOST", "TICKET", "columns", "leased_jobs", "wanted"]
 
-JOB_COLUMNS: Final = 13
-"""The first columns of CLAIM and LEASED_BEFORE: what a `LeasedJob` is made of."""
 TICKET: Final = 5
 """The values of a ticket."""
 LOST: Final = FailedAttempt("lease ran out without a report", "unknown")
 """What the history says of a lease that somebody else has taken over."""
+_JOB: Final = 13  # of the columns of CLAIM and LEASED_BEFORE: the first, what a LeasedJob is made of
 _VALUES: Final = (str, int, type(None))
 
 
@@ -41,3 +40,8 @@ def wanted(level: int, rooms: dict[str, int], claim: Claim, floor: Floor | None)
     kinds = None if claim.kinds is None else list(claim.kinds)
     known = (None, None) if floor is None else (floor.bucket, floor.era)
     return ([*rooms], [*rooms.values()], kinds, claim.owner, claim.lease_ms, level, *known)
+
+
+def leased_jobs(rows: Iterable[Sequence[Any]]) -> list[LeasedJob]:
+    """Return the jobs of rows of CLAIM or LEASED_BEFORE."""
+    return [LeasedJob(*row[:_JOB]) for row in rows]

@@ -32,7 +32,7 @@ from asyncqueue.stores.base import Claim, JobFilter, QueueDetail, Rules, Stats, 
 from asyncqueue.stores.postgres import fence, schema, statements
 from asyncqueue.stores.postgres.address import Address
 from asyncqueue.stores.postgres.alone import Alone, LostAnswers, NeedsTransaction, key_of
-from asyncqueue.stores.postgres.asked import JOB_COLUMNS, LOST, TICKET, columns, wanted
+from asyncqueue.stores.postgres.asked import LOST, TICKET, columns, leased_jobs, wanted
 from asyncqueue.stores.postgres.connection import Connection, Database, Profile, Xact, is_gone
 from asyncqueue.stores.postgres.effects import run_effect
 from asyncqueue.stores.postgres.floor import Floor, Sight, Signs
@@ -90,9 +90,8 @@ class PostgresTransaction:
         self.xact: Xact | None = None  # if a statement has told it
         self._render = render
         self._lost = lost
-        self.read_back: dict[
-            int, Floor
-        ] = {}  # by the number of a transaction whose answer was lost: where it began
+        # by the number of a transaction whose answer was lost: where it began
+        self.read_back: dict[int, Floor] = {}
         self.answered: set[tuple[str, int]] = set()  # of what was lost, once this is committed
 
     @property
@@ -154,7 +153,7 @@ class PostgresTransaction:
         await self._remember(
             (row["id"], row[15], row[16], row[17], "lost", LOST) for row in taken if row[14] == Status.LEASED
         )
-        return [LeasedJob(*row[:JOB_COLUMNS]) for row in taken]
+        return leased_jobs(taken)
 
     async def _take_above(self, floor: Floor, claim: Claim) -> list[Any]:
         """Lease jobs of the only queue there is, if it still is; where it begins is known."""
@@ -236,7 +235,7 @@ class PostgresTransaction:
             where = (floor.level, floor.queue, floor.bucket)
             room = claim.limit - len(leased)
             rows = await self._timed(statements.LEASED_BEFORE, *where, claim.owner, [str(number)], room)
-            leased += [LeasedJob(*row[:JOB_COLUMNS]) for row in sorted(rows, key=itemgetter("seq"))]
+            leased += leased_jobs(sorted(rows, key=itemgetter("seq")))
         if len(leased) < claim.limit:
             leased += await self.claim(replace(claim, limit=claim.limit - len(leased)))
         return answers, leased
@@ -528,9 +527,7 @@ class PostgresStore:
         )
 
     def _carried(
-        self,
-        work: Callable[[Transaction], Awaitable[T]],
-        made: list[PostgresTransaction],
+        self, work: Callable[[Transaction], Awaitable[T]], made: list[PostgresTransaction]
     ) -> Callable[[Connection], Awaitable[T]]:
         """Return what runs `work` in an open transaction, with what is known now; `made` holds it then."""
         before = self._sight
@@ -546,18 +543,18 @@ class PostgresStore:
         return run
 
     async def _go_alone(
-        self,
-        work: Callable[[Transaction], Awaitable[T]],
-        until: float,
-        connection: Connection,
+        self, work: Callable[[Transaction], Awaitable[T]], until: float, connection: Connection
     ) -> T:
         """Run `work` without a transaction; raises `NeedsTransaction` if it asks for more than one statement."""
-        made: list[PostgresTransaction] = []
 
         async def claim_rest(claim: Claim) -> list[LeasedJob]:
             self._sight = alone.sight
+            made: list[PostgresTransaction] = []
             run = self._carried(lambda transaction: transaction.claim(claim), made)
-            return await self._database.within(connection, run, lambda: made[0].xact, until)
+            jobs = await self._database.within(connection, run, lambda: made[0].xact, until)
+            self._learn(made[0])
+            alone.sight = self._sight
+            return jobs
 
         alone = Alone(
             connection,
@@ -572,8 +569,6 @@ class PostgresStore:
         result = await work(cast("Transaction", alone))
         self._database.commits += 1
         self._sight, self._answered = alone.sight, max(self._answered, alone.after)
-        for transaction in made:
-            self._learn(transaction)
         return result
 
     async def get(self, ids: Sequence[str]) -> list[Job | None]:
